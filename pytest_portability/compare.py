@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
+from statistics import median
+from typing import Protocol
 
-from pytest_portability.records import Record
+from pytest_portability import kernels
+from pytest_portability.loss import Interval, Sample, expected, loss, usable
+from pytest_portability.measure import Measurement
+from pytest_portability.parity import interface_changes
+from pytest_portability.records import Figures, Record
 
 
 class Verdict(str, Enum):
@@ -26,23 +34,85 @@ class Verdict(str, Enum):
     SKIPPED = "skipped"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
-    """Loss of throughput on one axis: 0.31 is 31 % slower, negative is faster; all fractions.
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What a verdict does.
 
     Attributes:
-        axis: ``busy`` or ``wall``.
-        value: the estimate.
-        low: lower end of the confidence interval.
-        high: upper end.
-        relative: whether both sides were divided by the same yardstick; False means raw seconds.
+        item: outcome of the pytest item: ``pass``, ``fail``, ``skip``, or the name of the user's
+            policy that decides it: ``missing`` or ``inconclusive``.
+        update: what ``--update-baselines`` writes: ``yes``, ``refresh`` (facts, never figures),
+            ``accept`` (only with a reason), ``unless worse`` (a loss only with one), ``never``.
     """
 
-    axis: str
-    value: float
-    low: float
-    high: float
-    relative: bool = True
+    item: str
+    update: str
+
+
+POLICY: Mapping[Verdict, Policy] = {
+    Verdict.OK: Policy("pass", "refresh"),
+    Verdict.IMPROVED: Policy("pass", "yes"),
+    Verdict.REGRESSED: Policy("fail", "accept"),
+    Verdict.PARITY: Policy("fail", "accept"),
+    Verdict.INTERFACE: Policy("fail", "accept"),
+    Verdict.PLACEMENT: Policy("fail", "never"),
+    Verdict.MEMORY: Policy("fail", "accept"),
+    Verdict.UNFIT: Policy("fail", "accept"),
+    Verdict.STALE: Policy("missing", "unless worse"),
+    Verdict.MISSING: Policy("missing", "yes"),
+    Verdict.INCONCLUSIVE: Policy("inconclusive", "never"),
+    Verdict.ERROR: Policy("fail", "never"),
+    Verdict.SKIPPED: Policy("skip", "never"),
+}
+"""The one table. ``ok`` keeps the figures, so that ten losses of 4 % cannot creep through."""
+
+
+def outcome(verdict: Verdict, *, missing: str = "fail", inconclusive: str = "warn") -> str:
+    """What the pytest item does: ``pass``, ``warn``, ``fail`` or ``skip``.
+
+    Args:
+        verdict: the verdict.
+        missing: the user's policy, ``fail`` or ``warn``, for ``missing`` and ``stale``.
+        inconclusive: the same for ``inconclusive``.
+    """
+    item = POLICY[verdict].item
+    return {"missing": missing, "inconclusive": inconclusive}.get(item, item)
+
+
+def writes(comparison: Comparison, *, accepted: bool) -> str:
+    """What ``--update-baselines`` writes: ``all``, ``facts`` or ``no``.
+
+    Args:
+        comparison: the comparison to record.
+        accepted: whether ``--portability-accept`` gave a reason.
+    """
+    update = POLICY[comparison.verdict].update
+    worse = comparison.speed is Verdict.REGRESSED or comparison.memory_grew
+    if update == "refresh":
+        return "facts"
+    if update == "yes" or (update == "accept" and accepted):
+        return "all"
+    return "all" if update == "unless worse" and (accepted or not worse) else "no"
+
+
+class ParityOutcome(Protocol):
+    """What holding the outputs against reference and baseline gave; ``ParityVerdict`` is one."""
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """What is outside tolerance, one sentence each; anything here is ``parity``."""
+
+    @property
+    def stale(self) -> bool:
+        """Whether the outputs are another model's, and the weights say so."""
+
+    @property
+    def changed_tensors(self) -> tuple[str, ...]:
+        """Names of the weights that differ from the baseline's."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What could not be judged, and what differs inside tolerance, one sentence each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +127,12 @@ class Comparison:
         tolerance_source: who set it: ``default``, ``ini``, ``command line`` or ``marker``.
         machine_rel: this machine's yardstick time ÷ the baseline's, minus 1; 0.1 is 10 % slower.
         memory_rel: growth of the compared memory figure, None where not comparable.
+        memory_grew: whether that is beyond the memory tolerance.
+        speed: the verdict of the throughput alone, None where speed was not compared.
+        parity: what the outputs said, None where they were not judged.
+        contended: share (0–1) of the processor that neighbours took, None where unknown.
+        fading_rel: slowdown within a repeat, None where unknown.
+        closest: the record shown instead of a missing baseline.
         warnings: what changed and cost nothing, one sentence each.
     """
 
@@ -70,4 +146,336 @@ class Comparison:
     tolerance_source: str = "default"
     machine_rel: float = 0.0
     memory_rel: float | None = None
+    memory_grew: bool = False
+    speed: Verdict | None = None
+    parity: ParityOutcome | None = None
+    contended: float | None = None
+    fading_rel: float | None = None
+    closest: Record | None = None
     warnings: tuple[str, ...] = ()
+
+
+CONFIRM_REPEATS = 3
+"""Fewest repeats for a certain loss or gain: on a machine where one process in five is odd, two odd
+ones in a row are no rarity."""
+
+CONTENTION_LIMIT = 0.10
+"""Share of the processor taken by neighbours beyond which wall time says nothing."""
+
+CONTENTION_MILD = 0.03
+"""From here on neighbours excuse a wide interval of wall time, though not a loss that is certain."""
+
+FADING_LIMIT = 0.10
+"""Slowdown from first to last third of the windows beyond which a speed is not sustained."""
+
+MEMORY_FLOOR_BYTES = 4 * 2**20
+"""Growth below this is page and allocator granularity, whatever fraction it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowed:
+    """What a comparison allows, as fractions, and who said so.
+
+    Attributes:
+        loss: of throughput.
+        source: who set it: ``default``, ``ini``, ``command line`` or ``marker``.
+        memory: growth of memory, beside ``MEMORY_FLOOR_BYTES``.
+    """
+
+    loss: float = 0.05
+    source: str = "default"
+    memory: float = 0.05
+
+
+def decide(
+    record: Record,
+    baseline: Record | None,
+    *,
+    measurement: Measurement | None = None,
+    parity: ParityOutcome | None = None,
+    allowed: Allowed | None = None,
+) -> Comparison:
+    """Hold a record against its baseline: comparable? parity? throughput? memory? placement?
+
+    Args:
+        record: of now.
+        baseline: the committed one, None if there is none for this key.
+        measurement: what the record was made of; without it (two stored records) contention,
+            fading and the asked-for provider are unknown.
+        parity: what the outputs said; None is not judged.
+        allowed: what is allowed, the defaults if None.
+    """
+    allowed = allowed or Allowed()
+    repeats = measurement.repeats if measurement else ()
+    shown = Comparison(
+        verdict=Verdict.MISSING,
+        reason=f"no record of {record.key.model} {record.key.row} on {record.key.target}",
+        record=record,
+        baseline=baseline,
+        tolerance=allowed.loss,
+        tolerance_source=allowed.source,
+        parity=parity,
+        contended=_median(r.contended for r in repeats),
+        fading_rel=_median(r.fading_rel for r in repeats),
+    )
+    found = _incomparable(record, baseline, measurement)
+    same_batch = baseline and baseline.figures.batch_effective == record.figures.batch_effective
+    if baseline is not None and same_batch:
+        shown = _judged(shown, record, baseline, allowed)
+    if found is None and parity is not None:
+        found = _parity(parity)
+    if found is None:
+        return shown
+    reason = found[1]
+    if found[0] is Verdict.STALE and shown.speed not in (Verdict.OK, None):
+        reason += f"; {shown.reason}"
+    return replace(shown, verdict=found[0], reason=reason)
+
+
+def with_closest(comparison: Comparison, closest: Record | None, why: str = "") -> Comparison:
+    """A ``missing`` comparison that shows the closest record and the portability delta to it.
+
+    Args:
+        comparison: of a record without baseline.
+        closest: the record to show, None if none is close.
+        why: how it was chosen, such as ``same architecture``.
+    """
+    record = comparison.record
+    if closest is None or record is None:
+        return replace(comparison, reason=f"{comparison.reason}, and none that is close")
+    there, here = closest.figures.throughput, record.figures.throughput
+    times = f" ({here / there:.2f} ×)" if usable(there) else ""
+    reason = (
+        f"{comparison.reason}; closest ({why or 'same model'}): {closest.key.row} on "
+        f"{closest.key.target}: {there:.4g} {closest.figures.unit}/s there, {here:.4g} here{times}"
+    )
+    return replace(comparison, reason=reason, closest=closest)
+
+
+_Found = tuple[Verdict, str] | None
+
+
+def _median(values: Iterator[float]) -> float | None:
+    known = [value for value in values if math.isfinite(value)]
+    return median(known) if known else None
+
+
+def _incomparable(
+    record: Record, baseline: Record | None, measurement: Measurement | None
+) -> _Found:
+    fits, asked = record.figures.batch_effective, record.key.batch
+    fitted = asked if baseline is None else baseline.figures.batch_effective
+    if fits < fitted:
+        was = "" if baseline is None or fitted == asked else f" (the baseline's was {fitted})"
+        return Verdict.UNFIT, f"batch {asked} does not fit: the largest that does is {fits}{was}"
+    if fits > fitted:
+        return Verdict.IMPROVED, f"batch {fits} fits now, the baseline's largest was {fitted}"
+    changes = interface_changes(record.parity, baseline.parity) if baseline else ()
+    if changes:
+        return Verdict.INTERFACE, "; ".join(changes)
+    wanted, ran = record.key.precision, record.effective
+    # TF32 rounds inside the product: no runtime reports it as a type of its tensors.
+    if wanted != "native" and ran and ran != wanted and (wanted, ran) != ("tf32", "fp32"):
+        return Verdict.PLACEMENT, f"asked for precision {wanted}, the work ran in {ran}"
+    provider = measurement.observed.asked_provider if measurement else ""
+    total = sum(record.providers.values())
+    if provider and total and not record.providers.get(provider):
+        others = ", ".join(f"{n / total:.0%} of the nodes ran on {p}" for p, n in _by_count(record))
+        return Verdict.PLACEMENT, f"asked for {provider}: {others}"
+    return None
+
+
+def _by_count(record: Record) -> list[tuple[str, int]]:
+    return sorted(record.providers.items(), key=lambda item: -item[1])
+
+
+def _parity(parity: ParityOutcome) -> _Found:
+    if parity.failures:
+        more = f" (and {len(parity.failures) - 1} more)" if len(parity.failures) > 1 else ""
+        return Verdict.PARITY, parity.failures[0] + more
+    if parity.stale:
+        names = parity.changed_tensors
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        what = f": weights changed: {', '.join(names[:3])}{more}" if names else ""
+        return Verdict.STALE, f"the record is of another version of the model{what}"
+    return None
+
+
+def _judged(shown: Comparison, record: Record, baseline: Record, allowed: Allowed) -> Comparison:
+    """Throughput, memory and placement of two comparable records."""
+    now, then = record.figures, baseline.figures
+    same = bool(now.yardstick) and now.yardstick == then.yardstick
+    axes = []
+    for axis, mine, other in (("busy", now.busy, then.busy), ("wall", now.wall, then.wall)):
+        if mine is not None and other is not None:
+            prior = expected(record, axis, shown.contended)
+            check, base = Sample(mine, now.repeats), Sample(other, then.repeats)
+            axes.append(loss(axis, check, base, prior, relative=same))
+    machine = 0.0
+    if same and usable(now.yardstick_s) and usable(then.yardstick_s):
+        machine = now.yardstick_s / then.yardstick_s - 1
+    shown = replace(shown, axes=tuple(a for a in axes if a is not None), machine_rel=machine)
+    speed, reason, deciding = _speed(shown, rethreaded=record.threads != baseline.threads)
+    rel, grew = _memory(now, then, allowed.memory)
+    regressed = speed is Verdict.REGRESSED
+    warnings = [grew] if grew and regressed else [] if regressed else _details(record, baseline)
+    if abs(machine) > 0.1:
+        word = "slower" if machine > 0 else "faster"
+        warnings.append(
+            f"by the yardstick this machine is {abs(machine):.0%} {word} than the baseline's"
+        )
+    memory_decides = bool(grew) and not regressed
+    return replace(
+        shown,
+        verdict=Verdict.MEMORY if memory_decides else speed,
+        reason=grew if memory_decides else reason,
+        loss=deciding,
+        speed=speed,
+        memory_rel=rel,
+        memory_grew=bool(grew),
+        warnings=tuple(warnings),
+    )
+
+
+_Speed = tuple[Verdict, str, Interval | None]
+
+
+def _speed(shown: Comparison, *, rethreaded: bool) -> _Speed:
+    """The verdict of the throughput alone, its reason, and the axis that decided."""
+    axes = {axis.axis: axis for axis in shown.axes}
+    busy, wall = axes.get("busy"), axes.get("wall")
+    if busy is None and wall is None:
+        return Verdict.INCONCLUSIVE, "no usable time on either side: nothing to compare", None
+    if (shown.contended or 0.0) <= CONTENTION_LIMIT:
+        return _unhindered(shown, busy, wall)
+    blind = f"wall time not judged: neighbours took {shown.contended:.0%} of the processor"
+    if busy is None or rethreaded:
+        why = "CPU time is not known" if busy is None else "other threads change the CPU time"
+        return Verdict.INCONCLUSIVE, f"{blind}, and {why}", busy or wall
+    verdict, reason, deciding = _certain(shown, [busy])
+    return verdict, f"{reason}; {blind}", deciding
+
+
+def _unhindered(shown: Comparison, busy: Interval | None, wall: Interval | None) -> _Speed:
+    judged = [axis for axis in (busy, wall) if axis is not None]
+    if faded := _faded(shown, busy, wall):
+        return Verdict.INCONCLUSIVE, faded, wall or busy
+    if busy and wall and _gained(wall, shown.tolerance):
+        judged = [wall]  # more threads: more work for each batch, and done sooner
+    verdict, reason, deciding = _certain(shown, judged)
+    neighbours = shown.contended or 0.0
+    wide = verdict is Verdict.INCONCLUSIVE and deciding is wall and neighbours > CONTENTION_MILD
+    if busy and wide and wall and wall.value < shown.tolerance:
+        verdict, reason, deciding = _certain(shown, [busy])
+        reason += f"; wall time too noisy to judge beside neighbours: {wall}"
+    if verdict is Verdict.REGRESSED and deciding is wall and busy is not None:
+        reason += f"; work per batch did not grow with it ({busy}): host-bound or less parallel"
+    return verdict, reason, deciding
+
+
+def _lost(axis: Interval, tolerance: float) -> bool:
+    return axis.low > 0 and axis.value > tolerance
+
+
+def _gained(axis: Interval, tolerance: float) -> bool:
+    return axis.high < 0 and axis.value < -tolerance
+
+
+def _certain(shown: Comparison, judged: list[Interval]) -> _Speed:
+    """The rule: certainly lost on any axis, certainly gained, or every interval inside."""
+    limit = shown.tolerance
+    allowed = f"the {100 * limit:.3g} % tolerance ({shown.tolerance_source})"
+    if lost := [axis for axis in judged if _lost(axis, limit)]:
+        deciding = min(lost, key=lambda axis: axis.high - axis.low)
+        return Verdict.REGRESSED, f"throughput: {deciding}, beyond {allowed}", deciding
+    widest = max(judged, key=lambda axis: axis.high)
+    gained = [axis for axis in judged if _gained(axis, limit)]
+    if gained and widest.high < limit:
+        deciding = gained[-1]
+        return Verdict.IMPROVED, f"throughput: {deciding}; the record is behind", deciding
+    if widest.high < limit:
+        return Verdict.OK, f"throughput: {widest}, inside {allowed}", widest
+    return Verdict.INCONCLUSIVE, f"too noisy to tell: {widest}, with {allowed}", widest
+
+
+def _faded(shown: Comparison, busy: Interval | None, wall: Interval | None) -> str:
+    """Why a speed that changed during the measurement says nothing; empty if it does."""
+    fading, limit = shown.fading_rel or 0.0, shown.tolerance
+    if abs(fading) <= FADING_LIMIT or (busy and _lost(busy, limit)):
+        return ""
+    if fading < 0:
+        return f"still warming up: the last third ran {-fading:.0%} faster than the first"
+    # A loss much larger than the fading is no effect of it.
+    if wall and _lost(wall, limit) and wall.value - fading / (1 + fading) > limit:
+        return ""
+    return f"fading: the last third of the windows took {fading:.0%} longer than the first"
+
+
+def _memory(now: Figures, then: Figures, tolerance: float) -> tuple[float | None, str]:
+    """Growth of the figure that grew most, and a sentence if that is beyond the tolerance."""
+    pairs = [
+        ("device memory", now.memory_device_bytes, then.memory_device_bytes),
+        ("arena", now.memory_arena_bytes, then.memory_arena_bytes),
+        ("process memory", now.memory_process_bytes, then.memory_process_bytes),
+    ]
+    known = [(name, new, old) for name, new, old in pairs if new is not None and old]
+    if len(known) > 1 and known[0][0] == "device memory":
+        known = [pair for pair in known if pair[0] != "arena"]
+    if not known:
+        return None, ""
+    grown = [p for p in known if p[1] - p[2] > MEMORY_FLOOR_BYTES and p[1] / p[2] - 1 > tolerance]
+    name, new, old = max(grown, key=lambda p: p[1] / p[2]) if grown else known[0]
+    rel = new / old - 1
+    if not grown:
+        return rel, ""
+    mib = f"{old / 2**20:.1f} → {new / 2**20:.1f} MiB"
+    return rel, f"{name} grew {rel:.1%} ({mib}), beyond {tolerance:.0%} and 4 MiB"
+
+
+def _details(record: Record, baseline: Record) -> list[str]:
+    """What is deterministic, differs and cost nothing."""
+    found = []
+    for word, old, new in (
+        ("threads", baseline.threads, record.threads),
+        ("graph breaks", baseline.graph_breaks, record.graph_breaks),
+        ("compiled", baseline.compiled, record.compiled),
+    ):
+        if old != new and None not in (old, new):
+            found.append(f"{word}: {old} → {new}, at no cost")
+    if record.key.runtime == baseline.key.runtime and record.vendor == baseline.vendor:
+        changes = kernels.diff(baseline.path, record.path)
+        found += [f"{change.summary}, at no cost" for change in changes]
+    return found
+
+
+def undecided(comparison: Comparison) -> bool:
+    """Whether another repeat may change the verdict: too noisy, or certain on too few repeats."""
+    if comparison.record is None or comparison.verdict in (Verdict.PARITY, Verdict.MEMORY):
+        return False
+    if comparison.speed is Verdict.INCONCLUSIVE:
+        return comparison.verdict in (Verdict.INCONCLUSIVE, Verdict.STALE)
+    certain = comparison.verdict in (Verdict.REGRESSED, Verdict.IMPROVED)
+    few = comparison.record.figures.repeats < CONFIRM_REPEATS
+    return certain and few and comparison.speed is comparison.verdict
+
+
+def error(reason: str, *, skipped: bool = False) -> Comparison:
+    """No measurement: it went wrong, or this build cannot be done here."""
+    verdict = Verdict.SKIPPED if skipped else Verdict.ERROR
+    return Comparison(verdict=verdict, reason=reason, record=None, baseline=None)
+
+
+def accepted_summary(record: Record) -> str:
+    """Such as ``accepted so far: −24 % in 8 steps since 2026-03-01``; empty without steps.
+
+    The steps multiply (after ÷ before of each); one without two usable figures counts as 1.
+    """
+    if not record.accepted:
+        return ""
+    ratios = [s.after / s.before for s in record.accepted if usable(s.after) and usable(s.before)]
+    change = round(100 * (math.prod(ratios) - 1))
+    sign = "−" if change < 0 else "+" if change > 0 else "±"
+    count = len(record.accepted)
+    since = min(step.date for step in record.accepted)[:10]
+    steps = f"{count} step" + ("s" if count > 1 else "")
+    return f"accepted so far: {sign}{abs(change)} % in {steps} since {since}"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 
@@ -11,9 +13,11 @@ class Kernel:
     """The identity of a kernel, with running indices and hashes already removed.
 
     Attributes:
-        provider: who ran it, such as ``CPUExecutionProvider``, ``aten:cpu``, ``inductor``, ``ov:CPU``.
+        provider: who ran it, such as ``CPUExecutionProvider``, ``aten:cpu``, ``inductor``,
+            ``ov:CPU``.
         op: name after fusion, such as ``FusedMatMul``.
-        role: ``compute``, ``move`` (copies, reorders, casts) or ``layout`` (reshape, transpose, gather).
+        role: ``compute``, ``move`` (copies, reorders, casts) or ``layout`` (reshape, transpose,
+            gather).
         precision: ``fp32``, ``bf16``, ``fp16``, ``int8``, …; empty where the runtime does not say.
         implementation: such as ``brgemm_avx512_bf16``; empty where the runtime does not say.
         absorbs: sorted source op types fused into it; empty where the runtime does not say.
@@ -55,3 +59,436 @@ class KernelPath:
     evidence: str = "executed"
     source: Mapping[str, int] = field(default_factory=dict)
     caveats: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One mechanism by which two kernel paths of one runtime differ.
+
+    Attributes:
+        kind: one of ``CHANGES``.
+        summary: one line, such as ``BiasGelu ×2 no longer fused: now Add ×2, Gelu ×2``.
+        before: the uses that it concerns in the older path, launches and shares of that part only.
+        after: the same in the newer path.
+    """
+
+    kind: str
+    summary: str
+    before: tuple[KernelUse, ...] = ()
+    after: tuple[KernelUse, ...] = ()
+
+    @property
+    def launches_before(self) -> int:
+        """Launches per inference of the older part."""
+        return sum(use.launches for use in self.before)
+
+    @property
+    def launches_after(self) -> int:
+        """Launches per inference of the newer part."""
+        return sum(use.launches for use in self.after)
+
+    @property
+    def share_before(self) -> float | None:
+        """Share (0–1) of the older inference's time; None if one of its kernels has none."""
+        return _share(self.before)
+
+    @property
+    def share_after(self) -> float | None:
+        """Share (0–1) of the newer inference's time; None if one of its kernels has none."""
+        return _share(self.after)
+
+
+CHANGES = (
+    "precision",
+    "implementation",
+    "provider",
+    "fusion lost",
+    "fusion gained",
+    "kernel",
+    "launches",
+    "move",
+    "layout",
+)
+"""Kinds of a ``Change``, in the order in which a difference is looked for."""
+
+
+def diff(before: KernelPath, after: KernelPath) -> tuple[Change, ...]:
+    """What differs between two kernel paths of the same runtime, one line per mechanism.
+
+    The stages are: the same kernel (nothing to say), the same work in another precision, by
+    another implementation, by another provider, a fusion lost or gained, and what is left. An
+    unstaged difference of multisets would report one precision change as a dozen kernels lost.
+
+    Args:
+        before: the older path.
+        after: the newer path.
+
+    Returns:
+        Changes in the order of ``CHANGES``; none if either path has no evidence.
+    """
+    if "none" in (before.evidence, after.evidence):
+        return ()
+    gone, new = _Rest(before), _Rest(after)
+    _pair(gone, new, ("provider", "op", "role", "precision", "implementation", "absorbs"))
+    changes = [
+        *_grouped(
+            _pair(gone, new, ("provider", "op", "role", "absorbs"), but="precision"), "precision"
+        ),
+        *_implementations(_pair(gone, new, ("provider", "op", "role", "precision", "absorbs"))),
+        *_grouped(_pair(gone, new, ("op", "role", "absorbs"), moves=False), "provider"),
+        *_fusions(gone, new, before, lost=True),
+        *_fusions(new, gone, after, lost=False),
+        *_replaced(gone, new),
+        *_counts(gone, new),
+        *_folded(gone, new, "move", "copies and casts"),
+        *_folded(gone, new, "layout", "layout operations"),
+    ]
+    return tuple(sorted(changes, key=lambda change: CHANGES.index(change.kind)))
+
+
+def label(uses: Iterable[KernelUse], limit: int = 4) -> str:
+    """Kernels as ``MatMul ×12, Softmax ×6``, the longest-running or most frequent ones first."""
+    launches: Counter[str] = Counter()
+    shares: dict[str, float] = {}
+    for use in uses:
+        launches[use.kernel.op] += use.launches
+        shares[use.kernel.op] = shares.get(use.kernel.op, 0.0) + (use.share or 0.0)
+    ops = sorted(launches, key=lambda op: (-shares[op], -launches[op], op))
+    more = f" and {len(ops) - limit} more" if len(ops) > limit else ""
+    return ", ".join(f"{op} ×{launches[op]}" for op in ops[:limit]) + more
+
+
+class _Rest:
+    """What of a path no stage has explained yet: kernel → launches left."""
+
+    def __init__(self, path: KernelPath) -> None:
+        self.total: Counter[Kernel] = Counter()
+        self.time: dict[Kernel, float | None] = {}
+        for use in path.uses:
+            self.total[use.kernel] += use.launches
+            known = self.time.get(use.kernel, 0.0)
+            both = known is not None and use.share is not None
+            self.time[use.kernel] = (known or 0.0) + (use.share or 0.0) if both else None
+        self.left = +self.total
+
+    def take(self, kernel: Kernel, launches: int) -> KernelUse:
+        """Remove that many launches; their share is the proportional part of the kernel's."""
+        self.left[kernel] -= launches
+        self.left = +self.left
+        time = self.time[kernel]
+        share = None if time is None else time * launches / self.total[kernel]
+        return KernelUse(kernel=kernel, launches=launches, share=share)
+
+    def take_all(self, kernels: Iterable[Kernel]) -> tuple[KernelUse, ...]:
+        return tuple(self.take(kernel, self.left[kernel]) for kernel in sorted(kernels))
+
+    def of(self, *roles: str) -> list[Kernel]:
+        return sorted(kernel for kernel in self.left if kernel.role in roles)
+
+
+_Pairs = list[tuple[KernelUse, KernelUse]]
+
+
+def _pair(
+    gone: _Rest, new: _Rest, fields: Sequence[str], *, moves: bool = True, but: str = ""
+) -> _Pairs:
+    """Take from both sides what is alike in these fields.
+
+    Args:
+        gone: what is left of the older path.
+        new: what is left of the newer path.
+        fields: names of the fields that must be alike; equal kernels pair before compatible ones.
+        moves: whether copies and casts may pair too.
+        but: a field that must differ, both sides saying so.
+    """
+    pairs: _Pairs = []
+    for alike in (_equal, _compatible):
+        for old in sorted(gone.left):
+            for other in sorted(new.left):
+                launches = min(gone.left[old], new.left[other])
+                wanted = (moves or old.role != "move") and not (
+                    but and _compatible(old, other, (but,))
+                )
+                if launches and wanted and alike(old, other, fields):
+                    pairs.append((gone.take(old, launches), new.take(other, launches)))
+    return pairs
+
+
+def _equal(old: Kernel, new: Kernel, fields: Sequence[str]) -> bool:
+    return all(getattr(old, name) == getattr(new, name) for name in fields)
+
+
+def _compatible(old: Kernel, new: Kernel, fields: Sequence[str]) -> bool:
+    """Alike as far as both runtimes say: an empty field never differs from a value."""
+    pairs = [(getattr(old, name), getattr(new, name)) for name in fields]
+    return all(a == b or not a or not b for a, b in pairs)
+
+
+def _grouped(pairs: _Pairs, field_name: str) -> list[Change]:
+    """One change for each pair of values of a field: ``fp32 → bf16``, ``CUDA → CPU``."""
+    groups: dict[tuple[str, str], _Pairs] = {}
+    for old, new in pairs:
+        key = (getattr(old.kernel, field_name), getattr(new.kernel, field_name))
+        groups.setdefault(key, []).append((old, new))
+    changes = []
+    for (old_value, new_value), members in sorted(groups.items()):
+        # A cast or reshape in another precision only follows the work: name it when it is alone.
+        work = [old for old, _ in members if old.kernel.role == "compute"]
+        text = label(work or [old for old, _ in members])
+        changes.append(_change(field_name, f"{old_value} → {new_value}: {text}", members))
+    return changes
+
+
+def _implementations(pairs: _Pairs) -> list[Change]:
+    """One change for all: they have one reason, such as an instruction set."""
+    if not pairs:
+        return []
+    pairs = sorted(pairs, key=lambda pair: (-(pair[1].share or 0.0), pair[1].kernel))
+    seen = [
+        f"{old.kernel.op} ×{old.launches} {old.kernel.implementation} → {new.kernel.implementation}"
+        for old, new in pairs
+    ]
+    more = f" and {len(seen) - 3} more" if len(seen) > 3 else ""
+    text = f"another implementation: {', '.join(seen[:3])}{more}"
+    return [_change("implementation", text, pairs)]
+
+
+def _change(kind: str, summary: str, pairs: _Pairs) -> Change:
+    old, new = zip(*pairs, strict=True)
+    return Change(kind=kind, summary=summary, before=old, after=new)
+
+
+def _absorbed(path: KernelPath) -> Counter[str]:
+    """Source operations that no executed kernel carries by name: fused, folded or removed."""
+    executed: Counter[str] = Counter()
+    for use in path.uses:
+        executed[use.kernel.op] += use.launches
+    return Counter(dict(path.source)) - executed
+
+
+def _is_fused(kernel: Kernel, path: KernelPath) -> bool:
+    made = bool(path.source) and kernel.op not in path.source
+    return len(kernel.absorbs) > 1 or made or "fused" in kernel.op.lower()
+
+
+def _fusions(whole: _Rest, parts: _Rest, path: KernelPath, *, lost: bool) -> list[Change]:
+    """Fused kernels of ``whole`` whose parts run by themselves in ``parts``.
+
+    Known ``absorbs`` decide first, one change for each fused kernel. What is left is decided by
+    what ``path`` had in its source and did not execute, and by one kernel having become several.
+    """
+    changes = []
+    for kernel in whole.of("compute"):
+        if len(kernel.absorbs) > 1:
+            found = _take_parts(parts, Counter(kernel.absorbs), whole.left[kernel])
+            if found:
+                use = whole.take(kernel, whole.left[kernel])
+                changes.append(_fusion((use,), found, lost=lost))
+    absorbed = _take_parts(parts, _absorbed(path), 1, roles=("compute",))
+    fused = whole.take_all(k for k in whole.of("compute") if absorbed and _is_fused(k, path))
+    if not absorbed and _became_several(whole, parts, path):
+        fused = whole.take_all(whole.of("compute"))
+    if fused:  # the rest of the parts comes from another way to write the same source
+        absorbed = (*absorbed, *parts.take_all(parts.of("compute")))
+    if fused or absorbed:
+        changes.append(_fusion(fused, absorbed, lost=lost))
+    return changes
+
+
+def _became_several(whole: _Rest, parts: _Rest, path: KernelPath) -> bool:
+    """Whether what is left looks like one kernel replaced by several.
+
+    Without source or ``absorbs`` (torch eager says neither) only the counts speak: at least twice
+    as many launches; a kernel that is fused by its name needs only more of them.
+    """
+    old, new = whole.of("compute"), parts.of("compute")
+    before, after = sum(whole.left[k] for k in old), sum(parts.left[k] for k in new)
+    fused = any(_is_fused(k, path) for k in old)
+    return bool(old and new) and (after >= 2 * before or (fused and after > before))
+
+
+def _take_parts(
+    rest: _Rest, wanted: Counter[str], times: int, roles: tuple[str, ...] = ("compute", "layout")
+) -> tuple[KernelUse, ...]:
+    found = []
+    for kernel in rest.of(*roles):
+        launches = min(rest.left[kernel], wanted[kernel.op] * times)
+        if launches:
+            found.append(rest.take(kernel, launches))
+    return tuple(found)
+
+
+def _fusion(fused: tuple[KernelUse, ...], parts: tuple[KernelUse, ...], *, lost: bool) -> Change:
+    whole, text = label(fused), label(parts)
+    if lost:
+        summary = (
+            f"{whole} no longer fused: now {text}"
+            if fused
+            else f"{text} no longer fused or folded into other kernels"
+        )
+        return Change(kind="fusion lost", summary=summary, before=fused, after=parts)
+    summary = f"{text} now fused: {whole}" if fused else f"{text} now fused or folded"
+    return Change(kind="fusion gained", summary=summary, before=parts, after=fused)
+
+
+def _replaced(gone: _Rest, new: _Rest) -> list[Change]:
+    """Work that another kernel does now, or that only one of the paths has."""
+    old = gone.take_all(k for k in gone.of("compute") if k not in new.total)
+    now = new.take_all(k for k in new.of("compute") if k not in gone.total)
+    if not old and not now:
+        return []
+    if old and now:
+        text = f"{label(old)} replaced by {label(now)}"
+    else:
+        text = f"{label(old)} no longer run" if old else f"{label(now)} appeared"
+    return [Change(kind="kernel", summary=text, before=old, after=now)]
+
+
+def _counts(gone: _Rest, new: _Rest) -> list[Change]:
+    """The same kernels, launched more or less often."""
+    changes = []
+    for more, rest in ((True, new), (False, gone)):
+        kernels = rest.of("compute")
+        if not kernels:
+            continue
+        seen = [f"{k.op} ×{gone.total[k]} → ×{new.total[k]}" for k in kernels]
+        rest_text = f" and {len(seen) - 4} more" if len(seen) > 4 else ""
+        text = f"{'more' if more else 'fewer'} launches: {', '.join(seen[:4])}{rest_text}"
+        uses = rest.take_all(kernels)
+        old, now = ((), uses) if more else (uses, ())
+        changes.append(Change(kind="launches", summary=text, before=old, after=now))
+    return changes
+
+
+def _folded(gone: _Rest, new: _Rest, role: str, words: str) -> list[Change]:
+    """One change for all moves, or for all layout operations, that only one path has."""
+    kernels = sorted({*gone.of(role), *new.of(role)})
+    if not kernels:
+        return []
+    ops: dict[str, tuple[int, int]] = {}
+    for kernel in sorted({*gone.total, *new.total}):
+        if any(kernel.op == k.op for k in kernels):
+            old, now = ops.get(kernel.op, (0, 0))
+            ops[kernel.op] = (old + gone.total[kernel], now + new.total[kernel])
+    seen = [f"{op} ×{old} → ×{now}" for op, (old, now) in ops.items()]
+    more = f" and {len(seen) - 4} more" if len(seen) > 4 else ""
+    summary = f"{words}: {', '.join(seen[:4])}{more}"
+    before, after = gone.take_all(gone.of(role)), new.take_all(new.of(role))
+    return [Change(kind=role, summary=summary, before=before, after=after)]
+
+
+def _share(uses: Iterable[KernelUse]) -> float | None:
+    total = 0.0
+    for use in uses:
+        if use.share is None:
+            return None
+        total += use.share
+    return total
+
+
+_CONTRACTION = re.compile(
+    r"conv|gemm|matmul|mm\b|linear|attention|attn|lstm|gru|rnn|einsum|innerproduct|fullyconnected",
+    re.IGNORECASE,
+)
+_INTEGER = re.compile(r"qlinear|integer|qgemm|qattention", re.IGNORECASE)
+_PRECISIONS = {"fp32", "tf32", "bf16", "fp16", "int8"}
+
+
+def effective_precision(path: KernelPath) -> str:
+    """The precision that most of the compute work runs in; empty where the path cannot tell.
+
+    Only matrix products, convolutions and the like are asked if there are any: they are the
+    arithmetic that a precision buys, while autocast and quantisation rightly leave the many small
+    operations between them in fp32. Weighted by share of time, by launches where one is unknown.
+    A mixture is the precision of its majority. Integer index arithmetic has no say; if more than
+    half of the weight has an unknown precision the answer is empty.
+    """
+    compute = [use for use in path.uses if use.kernel.role == "compute" and use.launches]
+    uses = [use for use in compute if _contracts(use.kernel)] or compute
+    timed = all(use.share is not None for use in uses) and sum(u.share or 0.0 for u in uses) > 0
+    weights: dict[str, float] = {}
+    for use in uses:
+        name = _precision(use.kernel)
+        if name or not use.kernel.precision:
+            weight = (use.share or 0.0) if timed else float(use.launches)
+            weights[name] = weights.get(name, 0.0) + weight
+    if not weights or weights.get("", 0.0) > sum(weights.values()) / 2:
+        return ""
+    return max(sorted(set(weights) - {""}), key=lambda name: weights[name], default="")
+
+
+def _contracts(kernel: Kernel) -> bool:
+    return any(_CONTRACTION.search(op) for op in (kernel.op, *kernel.absorbs))
+
+
+def _precision(kernel: Kernel) -> str:
+    if _INTEGER.search(kernel.op):
+        return "int8"  # an integer product may report the type of its rescaled output
+    name = "int8" if kernel.precision == "uint8" else kernel.precision
+    return name if name in _PRECISIONS else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathProfile:
+    """What two paths of different runtimes or vendors may be held against each other by.
+
+    Attributes:
+        precision: precision → fraction (0–1) of the compute launches.
+        provider: provider → fraction (0–1) of all launches.
+        launches: per inference, every role.
+        roles: role → launches per inference.
+        time: role → share (0–1) of the inference's time; empty where a kernel has none.
+    """
+
+    precision: Mapping[str, float]
+    provider: Mapping[str, float]
+    launches: int
+    roles: Mapping[str, int]
+    time: Mapping[str, float]
+
+
+def profile(path: KernelPath) -> PathProfile:
+    """The profile of a path: sums that do not depend on how a runtime names its kernels."""
+    precision: Counter[str] = Counter()
+    provider: Counter[str] = Counter()
+    roles: Counter[str] = Counter()
+    time: dict[str, float] = {}
+    for use in path.uses:
+        provider[use.kernel.provider] += use.launches
+        roles[use.kernel.role] += use.launches
+        time[use.kernel.role] = time.get(use.kernel.role, 0.0) + (use.share or 0.0)
+        if use.kernel.role == "compute":
+            precision[_precision(use.kernel)] += use.launches
+    return PathProfile(
+        precision={name: n / precision.total() for name, n in sorted(precision.items())},
+        provider={name: n / provider.total() for name, n in sorted(provider.items())},
+        launches=sum(roles.values()),
+        roles=dict(roles),
+        time={} if any(use.share is None for use in path.uses) else time,
+    )
+
+
+def diff_profiles(before: PathProfile, after: PathProfile) -> tuple[Change, ...]:
+    """What differs between paths of different runtimes; never a kernel by name.
+
+    A fraction that moved by less than 0.05 and a count by less than a quarter are no difference:
+    two runtimes cut the same graph into somewhat different kernels.
+    """
+    changes = []
+    known = {p for side in (before, after) for p in side.precision if p}
+    if any(abs(before.precision.get(p, 0.0) - after.precision.get(p, 0.0)) >= 0.05 for p in known):
+        text = f"precision of the compute launches: {_mix(before)} → {_mix(after)}"
+        changes.append(Change(kind="precision", summary=text))
+    for role, kind in (("compute", "launches"), ("move", "move"), ("layout", "layout")):
+        old, new = before.roles.get(role, 0), after.roles.get(role, 0)
+        if abs(new - old) > 0.25 * old and old + new > 0:
+            times = [f"{side.time[role]:.0%}" for side in (before, after) if role in side.time]
+            took = f" ({' → '.join(times)} of the time)" if len(times) == 2 else ""
+            text = f"{role} kernels ×{old} → ×{new} per inference{took}"
+            changes.append(Change(kind=kind, summary=text))
+    return tuple(changes)
+
+
+def _mix(side: PathProfile) -> str:
+    order = sorted(side.precision.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{name or 'unknown'} {part:.0%}" for name, part in order) or "nothing"

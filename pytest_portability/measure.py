@@ -2,12 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import math
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from statistics import median
+from typing import Protocol
 
+import numpy as np
+
+from pytest_portability.errors import BuildError
 from pytest_portability.kernels import KernelPath
-from pytest_portability.runtimes import Observed
+from pytest_portability.runtimes import Build, Observed
+from pytest_portability.yardstick import Yardstick
+
+STRAIGHT_WINDOWS = 5
+STRAIGHT_LIMIT_S = 0.1
+"""Longer windows hold one long batch, which a yardstick before it cannot change: no stretch."""
+
+STRAIGHT_BOUNDS = (0.97, 1.03)
+LATENCY_S = 0.2
+LATENCY_CALLS = (5, 200)
+"""Fewest and most synchronous calls; between them, as many as fit into ``LATENCY_S``."""
+
+MIN_BATCH_S = 1e-6
+"""Below this a batch is taken to last this long, so that a window has a bounded number of them."""
+
+MOST_UNITS = 1 << 20
+MIN_UNFINISHED_S = 0.005
+"""A fetch that is slower than its repetition by less is a cold copy, not unfinished work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +66,7 @@ class Window:
         batches: inferences inside the clock.
         wall_s: wall time of the window.
         busy_s: process CPU time of the window on a CPU target, else None.
-        yardstick_wall_s: wall time per unit of the yardstick's work beside this window; None in
+        yardstick_wall_s: wall time per unit of the yardstick's work around this window; None in
             the uninterrupted stretch, which has no yardstick.
         yardstick_busy_s: CPU time per unit of the yardstick's work.
         switches: involuntary context switches during the window.
@@ -111,11 +136,26 @@ class Repeat:
 
     @property
     def straight_rel(self) -> float:
-        """Uninterrupted ÷ alternated wall time per batch; 1 where alternating changed nothing."""
+        """Uninterrupted ÷ alternated time per batch: CPU time where known, else wall time."""
         if not self.straight:
             return 1.0
-        straight = median(w.wall_s / w.batches for w in self.straight)
-        return straight / median(w.wall_s / w.batches for w in self.windows)
+        if self.busy_s is not None:
+            straight, windows = (
+                median((w.busy_s or 0.0) / w.batches for w in some)
+                for some in (self.straight, self.windows)
+            )
+        else:
+            straight, windows = (
+                median(w.wall_s / w.batches for w in some)
+                for some in (self.straight, self.windows)
+            )
+        return straight / windows if windows else 1.0
+
+    @property
+    def sustained_s(self) -> float:
+        """Wall seconds per batch to report: the uninterrupted figure where alternating changed it."""
+        low, high = STRAIGHT_BOUNDS
+        return self.wall_s if low <= self.straight_rel <= high else self.wall_s * self.straight_rel
 
     @property
     def busy_s(self) -> float | None:
@@ -193,7 +233,7 @@ class Measurement:
     @property
     def wall_s(self) -> float:
         """Sustained wall seconds per batch, median over repeats."""
-        return median(r.wall_s for r in self.repeats)
+        return median(r.sustained_s for r in self.repeats)
 
     @property
     def throughput(self) -> float:
@@ -217,11 +257,212 @@ class Measurement:
         return self.repeats[0].observed
 
 
-__all__ = [
-    "Latency",
-    "Measurement",
-    "Memory",
-    "Repeat",
-    "Sampling",
-    "Window",
-]
+class Clock(Protocol):
+    """Where time comes from; one per child, replaced in tests."""
+
+    def wall(self) -> float:
+        """Monotonic seconds."""
+
+    def busy(self) -> float:
+        """CPU seconds of this process, all threads."""
+
+    def usage(self) -> tuple[int, int]:
+        """Involuntary context switches and minor page faults of this process so far."""
+
+
+class SystemClock:
+    """The machine's own clocks."""
+
+    def wall(self) -> float:
+        """Monotonic seconds."""
+        return time.perf_counter()
+
+    def busy(self) -> float:
+        """CPU seconds of this process, all threads."""
+        return time.process_time()
+
+    def usage(self) -> tuple[int, int]:
+        """Involuntary context switches and minor page faults; zeros where the platform has none."""
+        try:
+            import resource  # noqa: PLC0415 - not on Windows
+        except ImportError:
+            return 0, 0
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        return usage.ru_nivcsw, usage.ru_minflt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """What the timed loop saw of one build; the durations of ``Repeat`` without its facts."""
+
+    windows: tuple[Window, ...]
+    straight: tuple[Window, ...]
+    first_call_s: float
+    warmup_s: float
+    steady: bool
+    latency: Latency
+
+
+class Stopwatch:
+    """Times one build whose inputs are already staged.
+
+    The clock of a window starts before its first launch and stops after the synchronisation that
+    follows its last one, so queued work is inside; staging inputs and fetching outputs are not.
+
+    Args:
+        build: the executable, with inputs staged.
+        yardstick: the fixed work to alternate with.
+        on_cpu: whether process CPU time is the model's busy time.
+    """
+
+    def __init__(
+        self,
+        build: Build,
+        yardstick: Yardstick,
+        sampling: Sampling,
+        *,
+        on_cpu: bool,
+        clock: Clock | None = None,
+    ) -> None:
+        self._build = build
+        self._yardstick = yardstick
+        self._sampling = sampling
+        self._on_cpu = on_cpu
+        self._clock = clock or SystemClock()
+
+    def run(self) -> Timing:
+        """Warm up, then measure.
+
+        Raises:
+            BuildError: the clock stopped before the work was done, or ran backwards.
+        """
+        first = self._window(1)
+        warm, steady = self._warm_up(first.wall_s)
+        batches = self._batches(warm[-1])
+        units = self._units()
+        with _no_garbage_collection():
+            windows = self._alternate(batches, units)
+            short = windows[-1].wall_s < STRAIGHT_LIMIT_S
+            straight = tuple(self._window(batches) for _ in range(STRAIGHT_WINDOWS * short))
+            latency = self._latency(windows[-1].wall_s / windows[-1].batches)
+        self._check_finished(batches)
+        return Timing(
+            windows=windows,
+            straight=straight,
+            first_call_s=first.wall_s,
+            warmup_s=sum(w.wall_s for w in warm),
+            steady=steady,
+            latency=latency,
+        )
+
+    def _window(self, batches: int) -> Window:
+        clock, build = self._clock, self._build
+        switches, faults = clock.usage()
+        busy, wall = clock.busy(), clock.wall()
+        for _ in range(batches):
+            build.launch()
+        build.synchronize()
+        wall, busy = clock.wall() - wall, clock.busy() - busy
+        more_switches, more_faults = clock.usage()
+        if wall <= 0 or busy < 0:
+            msg = f"the clock ran backwards: {batches} batches took {wall:g} s wall, {busy:g} s CPU"
+            raise BuildError(msg)
+        return Window(
+            batches=batches,
+            wall_s=wall,
+            busy_s=busy if self._on_cpu else None,
+            switches=more_switches - switches,
+            faults=more_faults - faults,
+        )
+
+    def _warm_up(self, first_s: float) -> tuple[list[Window], bool]:
+        windows: list[Window] = []
+        batches = max(1, math.ceil(self._sampling.window_s / max(first_s, MIN_BATCH_S)))
+        spent = 0.0
+        while True:
+            window = self._window(batches)
+            windows.append(window)
+            batches = self._batches(window)
+            spent += window.wall_s
+            last = [w.wall_s / w.batches for w in windows[-3:]]
+            steady = len(last) == 3 and max(last) <= min(last) * (1 + self._sampling.steady_rel)
+            if steady or spent >= self._sampling.warmup_s:
+                return windows, steady
+
+    def _batches(self, window: Window) -> int:
+        per_batch = max(window.wall_s / window.batches, MIN_BATCH_S)
+        return max(1, math.ceil(self._sampling.window_s / per_batch))
+
+    def _units(self) -> int:
+        units = 1
+        while True:
+            start = self._clock.wall()
+            self._yardstick.run(units)
+            spent = self._clock.wall() - start
+            if spent >= self._sampling.yardstick_s / 2 or units >= MOST_UNITS:
+                return max(1, round(units * self._sampling.yardstick_s / max(spent, 1e-9)))
+            units *= 2
+
+    def _alternate(self, batches: int, units: int) -> tuple[Window, ...]:
+        windows: list[Window] = []
+        clock = self._clock
+        end = clock.wall() + self._sampling.seconds
+        before = self._unit(units)
+        while clock.wall() < end or len(windows) < self._sampling.min_windows:
+            window = self._window(batches)
+            after = self._unit(units)
+            # The yardstick of a window is the mean of the two that enclose it: a neighbour that
+            # comes or goes during the window is half in it on both sides.
+            windows.append(
+                replace(
+                    window,
+                    yardstick_wall_s=(before[0] + after[0]) / 2,
+                    yardstick_busy_s=(before[1] + after[1]) / 2,
+                )
+            )
+            before = after
+        return tuple(windows)
+
+    def _unit(self, units: int) -> tuple[float, float]:
+        clock = self._clock
+        busy, wall = clock.busy(), clock.wall()
+        self._yardstick.run(units)
+        return (clock.wall() - wall) / units, (clock.busy() - busy) / units
+
+    def _latency(self, batch_s: float) -> Latency:
+        calls = max(LATENCY_CALLS[0], min(LATENCY_CALLS[1], int(LATENCY_S / max(batch_s, 1e-9))))
+        samples = []
+        for _ in range(calls):
+            start = self._clock.wall()
+            self._build.launch()
+            self._build.synchronize()
+            samples.append(self._clock.wall() - start)
+        p50, p90, p99 = np.percentile(samples, [50, 90, 99])
+        return Latency(p50_s=float(p50), p90_s=float(p90), p99_s=float(p99), calls=calls)
+
+    def _check_finished(self, batches: int) -> None:
+        """Raise if fetching waits for work that the synchronisation should have waited for."""
+        window = self._window(batches)
+        fetches = []
+        for _ in range(2):
+            start = self._clock.wall()
+            self._build.fetch()
+            fetches.append(self._clock.wall() - start)
+        waited = fetches[0] - fetches[1]
+        if waited > max(window.wall_s, MIN_UNFINISHED_S):
+            msg = (
+                f"the clock stopped before the work was done: {batches} batches took "
+                f"{window.wall_s:.3g} s up to synchronize(), then fetch() waited {waited:.3g} s "
+                "for them; make the runtime's synchronize() wait for every launch"
+            )
+            raise BuildError(msg)
+
+
+@contextlib.contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

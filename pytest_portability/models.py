@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import inspect
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from pytest_portability import onnx_graph
+from pytest_portability.errors import InputsError, ModelError
 
 Array = npt.NDArray[Any]
 Arrays = dict[str, Array]
@@ -33,7 +39,8 @@ class Model:
 
     Attributes:
         kind: ``onnx`` or ``torch``.
-        value: an ``onnx.ModelProto`` (may lack external data) or a ``torch.nn.Module`` in eval mode.
+        value: an ``onnx.ModelProto`` (may lack external data) or a ``torch.nn.Module`` in the mode
+            (training or eval) in which the user gave it.
         path: the ``.onnx`` file, if the model came from one; runtimes read it themselves, which
             keeps external data working.
     """
@@ -57,6 +64,7 @@ class ModelFacts:
         parameters: number of weight elements.
         inputs: required inputs (initialisers are not), in order.
         outputs: outputs in order; empty for a torch module, whose outputs only a run tells.
+        notes: findings that may explain a difference, such as ``{"mode": "training"}``.
     """
 
     kind: str
@@ -77,3 +85,373 @@ def signature(arrays: Arrays) -> tuple[TensorSpec, ...]:
         TensorSpec(name=name, dtype=np.asarray(a).dtype.name, shape=np.shape(a))
         for name, a in arrays.items()
     )
+
+
+# --- loading ------------------------------------------------------------------------------------
+
+_ACCEPTED = (
+    "a path of an .onnx file, an onnx.ModelProto, a torch.nn.Module, "
+    "or a callable without arguments that returns one of these"
+)
+
+
+def load(source: object, *, name: str = "model") -> Model:
+    """Load a model without changing it; a torch module keeps the mode it is in.
+
+    Args:
+        source: a path of an ``.onnx`` file, an ``onnx.ModelProto``, a ``torch.nn.Module``, or a
+            callable without arguments that returns one of these.
+        name: the model's name, for messages.
+
+    Raises:
+        ModelError: no such file, not ONNX, data missing, op-set too new, or another type of object.
+    """
+    if callable(source) and not isinstance(source, type) and not _is_torch(source):
+        made = source()
+        if callable(made) and not _is_torch(made):
+            msg = f"{name}: the factory {source!r} returned another callable; it must return "
+            raise ModelError(msg + _ACCEPTED.partition(", or a callable")[0])
+        return load(made, name=name)
+    if isinstance(source, (str, Path)):
+        path = Path(source)
+        return Model(kind="onnx", value=onnx_graph.read(path, name), path=path)
+    if _is_torch(source):
+        return Model(kind="torch", value=source)
+    if type(source).__name__ == "ModelProto" and hasattr(source, "SerializeToString"):
+        onnx_graph.check(source, name, "the given ModelProto", None)
+        return Model(kind="onnx", value=source)
+    found = f"{source!r}" if isinstance(source, type) else f"an object of type {type(source)!r}"
+    msg = f"{name}: asked to load {found}; a model is {_ACCEPTED}"
+    raise ModelError(msg)
+
+
+def _is_torch(source: object) -> bool:
+    # An instance of a module cannot exist without torch, so torch need not be imported to ask.
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(source, torch.nn.Module)
+
+
+# --- describing ---------------------------------------------------------------------------------
+
+
+def describe(model: Model) -> ModelFacts:
+    """What identifies a model: weights, graph, framework, op-set and signature.
+
+    Reads every weight once (about 1 GB/s).
+    """
+    return _describe_onnx(model) if model.kind == "onnx" else _describe_torch(model)
+
+
+def _describe_onnx(model: Model) -> ModelFacts:
+    proto = model.value
+    base = str(model.path.parent) if model.path else ""
+    excluded = onnx_graph.quantisation_parameters(proto)
+    weights = [
+        (tensor.name, _array(tensor, base))
+        for graph in onnx_graph.graphs(proto)
+        for tensor in graph.initializer
+        if tensor.name not in excluded
+    ]
+    total, tensors, parameters = _weights(weights)
+    initial = {tensor.name for tensor in proto.graph.initializer}
+    return ModelFacts(
+        kind="onnx",
+        framework=_framework(proto.producer_name, proto.producer_version),
+        opset={entry.domain: entry.version for entry in proto.opset_import},
+        weights=total,
+        tensors=tensors,
+        graph=onnx_graph.structure(proto),
+        parameters=parameters,
+        inputs=tuple(_spec(v) for v in proto.graph.input if v.name not in initial),
+        outputs=tuple(_spec(v) for v in proto.graph.output),
+    )
+
+
+def _describe_torch(model: Model) -> ModelFacts:
+    import torch
+
+    state = model.value.state_dict()
+    weights = [(name, _torch_array(name, value)) for name, value in state.items()]
+    total, tensors, parameters = _weights(weights)
+    return ModelFacts(
+        kind="torch",
+        framework=_framework("pytorch", torch.__version__),
+        opset={},
+        weights=total,
+        tensors=tensors,
+        graph="",
+        parameters=parameters,
+        inputs=(),
+        notes={"mode": "training"} if model.value.training else {},
+    )
+
+
+def _framework(producer: str, version: str) -> str:
+    # "2.13.0+cpu" and "2.13.0+cu130" export the same file: the build flavour is not the version.
+    return f"{producer} {version.partition('+')[0]}".strip()
+
+
+@dataclass(frozen=True, slots=True)
+class _Bytes:
+    """A tensor as the hash sees it."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes | memoryview
+
+
+def _array(tensor: Any, base: str) -> _Bytes:
+    from onnx import numpy_helper
+
+    array = numpy_helper.to_array(tensor, base_dir=base)
+    return _bytes(array)
+
+
+def _bytes(array: Array) -> _Bytes:
+    if array.dtype.kind in "OUS":
+        parts = [item if isinstance(item, bytes) else str(item).encode() for item in array.flat]
+        data: bytes | memoryview = b"".join(b"%d:%s" % (len(part), part) for part in parts)
+        return _Bytes("object", array.shape, data)
+    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return _Bytes(array.dtype.name, array.shape, flat.data)
+
+
+def _torch_array(name: str, value: Any) -> _Bytes:
+    import torch
+
+    if not isinstance(value, torch.Tensor):  # a module may keep "extra state" of any type
+        return _Bytes(type(value).__name__, (), repr(value).encode())
+    if value.is_meta:
+        msg = (
+            f"the weight {name!r} is on torch's meta device and has no data; load the weights "
+            "before the model is given to portability.check"
+        )
+        raise ModelError(msg)
+    dense = value.detach().to_dense() if value.is_sparse else value.detach()
+    flat = dense.cpu().contiguous().reshape(-1)
+    # NumPy has no bfloat16 or float8, every dtype has bytes.
+    data = flat.view(torch.uint8).numpy().data
+    return _Bytes(str(value.dtype).removeprefix("torch."), tuple(value.shape), data)
+
+
+def _weights(tensors: Iterable[tuple[str, _Bytes]]) -> tuple[str, dict[str, str], int]:
+    """Order-free hash of all, short digest of each, and the number of elements."""
+    total, short, elements = hashlib.sha256(), {}, 0
+    for name, tensor in sorted(tensors, key=lambda item: item[0]):
+        head = f"{tensor.dtype}\0{tensor.shape}\0".encode()
+        digest = hashlib.sha256(head)
+        digest.update(tensor.data)
+        total.update(name.encode() + b"\0" + head + digest.digest())
+        short[name] = digest.hexdigest()[:8]
+        elements += int(np.prod(tensor.shape, dtype=np.int64))
+    return total.hexdigest()[:_HEX], short, elements
+
+
+_HEX = 32
+"""128 bits identify a model; a longer hash only makes the record's lines longer."""
+
+
+def _spec(value: Any) -> TensorSpec:
+    from onnx import helper
+
+    if not value.type.HasField("tensor_type"):
+        return TensorSpec(name=value.name, dtype=value.type.WhichOneof("value") or "", shape=())
+    tensor = value.type.tensor_type
+    dims: list[Dim] = [
+        d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in tensor.shape.dim
+    ]
+    dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type).name
+    return TensorSpec(name=value.name, dtype=dtype, shape=tuple(dims))
+
+
+def digest(arrays: Arrays) -> str:
+    """Hash of named inputs: names, order, dtypes, shapes and bytes."""
+    total = hashlib.sha256()
+    for name, array in arrays.items():
+        tensor = _bytes(np.asarray(array))
+        total.update(f"{name}\0{tensor.dtype}\0{tensor.shape}\0".encode())
+        total.update(tensor.data)
+    return total.hexdigest()[:_HEX]
+
+
+# --- inputs -------------------------------------------------------------------------------------
+
+Inputs = Mapping[str, Array] | Sequence[Array]
+
+
+def bind(
+    inputs: Inputs, facts: ModelFacts, batch: int | None, module: object | None = None
+) -> Arrays:
+    """Name the user's inputs and check them against the model and the item's batch.
+
+    Args:
+        inputs: mapping by name (keyword arguments of a torch module), or sequence in the model's
+            order; NumPy arrays of exactly the model's dtypes. They are not copied.
+        facts: of the model.
+        batch: the item's batch, which the leading dimension of at least one input must be (the
+            dimension named after the batch, where the model has one elsewhere); None to skip.
+        module: the torch module, whose ``forward`` names the inputs.
+
+    Raises:
+        InputsError: what was asked, what was given, what is valid.
+    """
+    if facts.kind == "onnx":
+        arrays = _named(inputs, [spec.name for spec in facts.inputs])
+        for spec in facts.inputs:
+            _check_input(spec, arrays[spec.name])
+    else:
+        arrays = _arguments(inputs, module)
+    if batch is not None:
+        _check_batch(arrays, facts, batch)
+    return arrays
+
+
+def _named(inputs: Inputs, names: Sequence[str]) -> Arrays:
+    wanted = f"the model takes {_listed(names)}"
+    if isinstance(inputs, Mapping):
+        missing = [name for name in names if name not in inputs]
+        unknown = [str(name) for name in inputs if name not in names]
+        if missing or unknown:
+            found = "; ".join(
+                f"{what} {_listed(which)}"
+                for what, which in (("missing", missing), ("unknown", unknown))
+                if which
+            )
+            msg = f"the inputs do not fit: {wanted}; {found}"
+            raise InputsError(msg)
+        return {name: _is_array(name, inputs[name]) for name in names}
+    given = _sequence(inputs)
+    if len(given) != len(names):
+        msg = f"the inputs do not fit: {wanted}; given were {len(given)} arrays"
+        raise InputsError(msg)
+    return {name: _is_array(name, array) for name, array in zip(names, given, strict=True)}
+
+
+def _arguments(inputs: Inputs, module: object | None) -> Arrays:
+    """Names of a torch module's inputs: parameters of ``forward``, or positions without names."""
+    forward = getattr(module, "forward", None)
+    parameters = list(inspect.signature(forward).parameters.values()) if forward else []
+    if isinstance(inputs, Mapping):
+        names = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        if parameters and not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            optional = {p.name for p in parameters if p.default is not p.empty}
+            _named(inputs, [n for n in names if n in inputs or n not in optional])
+        return {str(name): _is_array(str(name), array) for name, array in inputs.items()}
+    given = _sequence(inputs)
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    variadic = not parameters or any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    required = [p.name for p in positional if p.default is p.empty]
+    if len(given) < len(required) or (len(given) > len(positional) and not variadic):
+        names = [p.name for p in positional]
+        msg = (
+            f"the inputs do not fit: forward takes {_listed(names)}; given were {len(given)} arrays"
+        )
+        raise InputsError(msg)
+    # Once *args follow, every argument has to go by position.
+    by_name = len(given) <= len(positional)
+    names = [
+        p.name if by_name and p.kind is p.POSITIONAL_OR_KEYWORD else str(position)
+        for position, p in enumerate(positional[: len(given)])
+    ]
+    names += [str(position) for position in range(len(names), len(given))]
+    return {name: _is_array(name, array) for name, array in zip(names, given, strict=True)}
+
+
+def _sequence(inputs: object) -> Sequence[Any]:
+    if isinstance(inputs, Sequence) and not isinstance(inputs, (str, bytes)):
+        return inputs
+    msg = (
+        f"inputs are a mapping from name to NumPy array or a sequence of NumPy arrays; given was "
+        f"{_kind(inputs)}" + ("; put it into a list" if isinstance(inputs, np.ndarray) else "")
+    )
+    raise InputsError(msg)
+
+
+def _is_array(name: str, value: object) -> Array:
+    if isinstance(value, (np.ndarray, np.generic)):
+        return np.asarray(value)
+    advice = "use its .numpy()" if hasattr(value, "numpy") else "use numpy.asarray(value, dtype)"
+    msg = f"input {name!r} must be a NumPy array; given was {_kind(value)}: {advice}"
+    raise InputsError(msg)
+
+
+def _check_input(spec: TensorSpec, array: Array) -> None:
+    dtype = "object" if array.dtype.kind in "US" else array.dtype.name
+    if dtype != spec.dtype:
+        msg = (
+            f"input {spec.name!r} must be {spec.dtype}; given was {array.dtype.name}: "
+            f"use array.astype({spec.dtype!r}), which is not done silently as it may change values"
+        )
+        raise InputsError(msg)
+    fixed = all(
+        not isinstance(asked, int) or asked == found
+        for asked, found in zip(spec.shape, array.shape, strict=False)
+    )
+    if len(spec.shape) != array.ndim or not fixed:
+        msg = (
+            f"input {spec.name!r} must have shape {_shape(spec.shape)}; "
+            f"given was {_shape(array.shape)}"
+        )
+        raise InputsError(msg)
+
+
+def _check_batch(arrays: Arrays, facts: ModelFacts, batch: int) -> None:
+    """At least one input must have the item's batch where a batch can be.
+
+    A scalar (a sample rate) or a recurrent state ``[2, batch, 128]`` beside it is fine. A model
+    whose dimensions are all fixed may have its batch on any axis.
+    """
+    specs = {spec.name: spec.shape for spec in facts.inputs}
+    dims = [dim for shape in specs.values() for dim in shape]
+    fixed = bool(dims) and all(isinstance(dim, int) for dim in dims)
+    named = {
+        (name, axis)
+        for name, shape in specs.items()
+        for axis, dim in enumerate(shape)
+        if isinstance(dim, str) and ("batch" in dim.lower() or dim.lower() in ("n", "b"))
+    }
+    if fixed:
+        axes = {(name, axis) for name, array in arrays.items() for axis in range(array.ndim)}
+    else:
+        axes = named or {(name, 0) for name, array in arrays.items() if array.ndim}
+    if not arrays or any(arrays[name].shape[axis] == batch for name, axis in axes):
+        return
+    found = ", ".join(f"{name!r} {_shape(array.shape)}" for name, array in arrays.items())
+    advice = (
+        "the model's dimensions are all fixed, so set batches= to its own batch or export it with "
+        "a dynamic batch"
+        if fixed
+        else "give inputs as a callable (batch, rng), or set batches= to what they have"
+    )
+    msg = f"this item's batch is {batch}, and no input has that many samples: {found}; {advice}"
+    raise InputsError(msg)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names)) or "no inputs"
+
+
+def _shape(shape: Sequence[Dim]) -> str:
+    return f"[{', '.join('?' if dim is None else str(dim) for dim in shape)}]"
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, np.ndarray):
+        return f"one array of shape {_shape(value.shape)}"
+    return f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+
+
+__all__ = [
+    "Array",
+    "Arrays",
+    "Dim",
+    "Inputs",
+    "Model",
+    "ModelFacts",
+    "TensorSpec",
+    "bind",
+    "describe",
+    "digest",
+    "load",
+    "signature",
+]

@@ -2,165 +2,464 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import hashlib
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
 
-from pytest_portability.kernels import KernelPath
+from pytest_portability.errors import RecordError
+from pytest_portability.kernels import Kernel, KernelPath, KernelUse
 from pytest_portability.models import TensorSpec
+from pytest_portability.outputs import sketch_values
+from pytest_portability.parity import Parity
+from pytest_portability.record_files import (
+    RESTORE,
+    Table,
+    Tables,
+    field_values,
+    parse,
+    plain,
+    replace,
+    significant,
+    take_fields,
+)
+from pytest_portability.record_text import Layout, merge, render
+from pytest_portability.record_types import Accepted, Axis, Figures, Key, ModelVersion, Record
+
+__all__ = [
+    "SCHEMA",
+    "Accepted",
+    "Axis",
+    "Figures",
+    "Key",
+    "ModelVersion",
+    "Parity",
+    "Record",
+    "closest",
+    "path_of",
+    "read",
+    "read_all",
+    "significant",
+    "write",
+]
 
 SCHEMA = 1
 
+_MIGRATIONS: Mapping[int, Callable[[Tables], Tables]] = {}
+"""Schema → what turns a file's tables into those of the next schema. Entries are never removed:
+every release reads the files of all earlier ones."""
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Key:
-    """What a record is of; unique in a run.
+_LAYOUT = Layout(
+    inline=frozenset({"profile", "opset", "source"}),
+    repeated=frozenset({"accepted"}),
+)
+_TITLE = "Recorded by pytest-portability; to update: pytest --portability --update-baselines"
 
-    Attributes:
-        profile: named dimensions beside the batch, ``{"seq": 128}`` as ``(("seq", 128),)``.
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def path_of(directory: Path, model: str, target_id: str) -> Path:
+    """``<directory>/<model>/<target-id>.toml``, never outside of the directory.
+
+    A character that some file system or shell would take for something else is percent-encoded,
+    so that different names have different files: ``a/b`` is ``a%2Fb``, ``..`` is ``%2E.``.
+
+    Raises:
+        RecordError: a name is empty, or too long for a file.
+    """
+    return directory / _file_name("model", model) / f"{_file_name('target', target_id)}.toml"
+
+
+def _file_name(what: str, name: str) -> str:
+    encoded = "".join(
+        c if re.fullmatch(r"[A-Za-z0-9._+=,@()\[\]-]", c) else _percent(c) for c in name
+    )
+    # A leading dot hides or climbs, a trailing one vanishes on Windows, which also has devices.
+    if re.match(r"\.|(?i:con|prn|aux|nul|com[0-9]|lpt[0-9])(\.|$)", encoded):
+        encoded = _percent(encoded[0]) + encoded[1:]
+    if encoded.endswith("."):
+        encoded = encoded[:-1] + _percent(".")
+    if not 0 < len(encoded) <= 200:
+        limit = f"names a file of {len(encoded)} characters; it must be 1 to 200: use a shorter one"
+        msg = f"the {what} name {name[:60]!r} {limit} (name= of portability.check sets it)"
+        raise RecordError(msg)
+    return encoded
+
+
+def _percent(character: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in character.encode("utf-8", "surrogatepass"))
+
+
+def read(path: Path) -> dict[Key, Record]:
+    """All records of one file.
+
+    Raises:
+        RecordError: it cannot be read, has an unknown key or a wrong type, was written by a newer
+            release, or is for another model or target than its path says.
+    """
+    return _records(path, _migrated(path, parse(path)[1]))
+
+
+def read_all(directory: Path) -> dict[Key, Record]:
+    """All records below a directory; none if it does not exist.
+
+    Raises:
+        RecordError: as ``read``, for the first such file.
+    """
+    found: dict[Key, Record] = {}
+    for path in sorted(directory.glob("*/*.toml")):
+        found.update(read(path))
+    return found
+
+
+def _migrated(path: Path, tables: Tables) -> Tables:
+    """The tables in this release's schema."""
+    schema = Table(tables, path).take("schema", "int")
+    if schema > SCHEMA:
+        msg = (
+            f"{path}: key schema is {schema}, this release reads up to {SCHEMA}: it was written "
+            "by a newer release; upgrade pytest-portability"
+        )
+        raise RecordError(msg)
+    while schema != SCHEMA:
+        if schema not in _MIGRATIONS:
+            msg = f"{path}: key schema is {schema}, which no release wrote; {RESTORE}"
+            raise RecordError(msg)
+        tables = _MIGRATIONS[schema](tables)
+        schema += 1
+    return {**tables, "schema": schema}
+
+
+def _records(path: Path, tables: Tables) -> dict[Key, Record]:
+    top = Table(tables, path)
+    top.take("schema", "int")
+    model = top.table("model")
+    name = model.take("name", "str")
+    target = top.table("target")
+    device = {k: target.take(k, "str") for k in ("id", "vendor", "arch", "product", "platform")}
+    model.finish()
+    target.finish()
+    target_id = device.pop("id")
+    _check_place(path, name, target_id)
+    weights = top.table("weights", {})
+    versions = {w: _read_weights(weights.table(w)) for w in weights.values}
+    builds = top.table("builds", {})
+    top.finish()
+    rows = (_read_build(builds.table(r), name, target_id, device, versions) for r in builds.values)
+    return {record.key: record for record in rows}
+
+
+def _check_place(path: Path, model: str, target_id: str) -> None:
+    """A file that was copied or renamed must not stand in for another model or target."""
+    directory = path.parent.parent
+    expected = path_of(directory, model, target_id)
+    for what, name, differs in (
+        ("model", model, expected.parent.name != path.parent.name),
+        ("target", target_id, expected.name != path.name),
+    ):
+        if differs:
+            key = "model.name" if what == "model" else "target.id"
+            msg = (
+                f"{path}: is for another {what}: key {key} is {name!r}, whose file is {expected}; "
+                "move it there, or record this one with --update-baselines"
+            )
+            raise RecordError(msg)
+
+
+def write(path: Path, records: Mapping[Key, Record]) -> bool:
+    """Put rows into a file, beside those it has.
+
+    Args:
+        path: of the model and target of all these records, see ``path_of``.
+        records: rows to add or to replace. Floats keep five significant digits.
+
+    Returns:
+        False if nothing changed; the file is then not touched.
+
+    Raises:
+        RecordError: the file cannot be read or written, or a record does not belong in it. The
+            file is as it was.
+    """
+    for key, record in records.items():
+        if record.key != key:
+            msg = f"{path}: the record of {record.key} was given as that of {key}"
+            raise RecordError(msg)
+        _check_place(path, key.model, key.target)
+    if not records:
+        return False
+    if not path.exists():
+        replace(path, render(_tables(path, records), _LAYOUT, _TITLE))
+        return True
+    text, raw = parse(path)
+    existing = _records(path, _migrated(path, raw))
+    old = _tables(path, existing)
+    new = _tables(path, {**existing, **records}, next(iter(records.values())))
+    current = raw["schema"] == SCHEMA
+    if current and old == new:
+        return False
+    merged = merge(text, old if current else {}, new, _LAYOUT)
+    replace(path, merged)
+    return True
+
+
+def _tables(path: Path, records: Mapping[Key, Record], target: Record | None = None) -> Tables:
+    """The whole file; ``target`` is the record that describes the target as it is now."""
+    if not records:
+        return {}
+    one = target or next(iter(records.values()))
+    names = _weights_names(records.values())
+    builds: dict[str, Tables] = {}
+    for key, record in sorted(records.items()):
+        if key.row in builds:
+            msg = f"{path}: two builds are called {key.row!r}; rename a dimension of the profile"
+            raise RecordError(msg)
+        builds[key.row] = _build(record, names[_weights_content(record.model)])
+    weights = {name: json.loads(content) for content, name in names.items()}
+    return {
+        "schema": SCHEMA,
+        "model": {"name": one.key.model},
+        "target": {
+            "id": one.key.target,
+            "vendor": one.vendor,
+            "arch": one.arch,
+            "product": one.product,
+            "platform": one.platform,
+        },
+        "builds": builds,
+        "weights": weights,
+    }
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+_AXES = ("wall", "busy")
+_ROW_SKIP = ("key", "model", "vendor", "arch", "product", "platform", "figures", "path", "parity")
+_SHARED = ("weights", "tensors", "parameters", "config")  # of ModelVersion: what builds can share
+
+
+def _weights_content(model: ModelVersion) -> str:
+    """What builds of the same weights share, as canonical text."""
+    content = {
+        "hash": model.weights,
+        "parameters": model.parameters,
+        "config": model.config,
+        "tensors": model.tensors,
+    }
+    return json.dumps({k: plain(v) for k, v in content.items() if v != {}})
+
+
+def _weights_names(records: Iterable[Record]) -> dict[str, str]:
+    """Content → name of its table: the start of the weights' hash, longer where that is taken."""
+    contents = {_weights_content(r.model): r.model.weights[:12] or "none" for r in records}
+    taken = Counter(contents.values())
+    return {
+        content: name
+        if taken[name] == 1
+        else f"{name}-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
+        for content, name in sorted(contents.items(), key=lambda item: (item[1], item[0]))
+    }
+
+
+def _build(record: Record, weights: str) -> Tables:
+    """The table of one row; ``weights`` is the name of its table of weights."""
+    key, path = record.key, record.path
+    parity = field_values(record.parity, ("input_specs", "outputs"))
+    parity["input_specs"] = [_spec(s) for s in record.parity.input_specs]
+    parity["outputs"] = [_spec(s) for s in record.parity.outputs]
+    return {
+        "runtime": key.runtime,
+        "precision": key.precision,
+        "batch": key.batch,
+        **({"profile": dict(key.profile)} if key.profile else {}),
+        "figures": _figures(record.figures),
+        **({"accepted": [field_values(a) for a in record.accepted]} if record.accepted else {}),
+        **field_values(record, (*_ROW_SKIP, "accepted")),
+        "model": {**field_values(record.model, _SHARED), "weights": weights},
+        "kernels": {**field_values(path, ("uses",)), "path": [_use(u) for u in _sorted(path)]},
+        "parity": parity,
+    }
+
+
+def _figures(figures: Figures) -> Tables:
+    rest = field_values(figures, ("items", *_AXES))
+    found: Tables = {"throughput": rest.pop("throughput"), "unit": rest.pop("unit")}
+    # a count: exact, not rounded
+    found |= {"items": float(figures.items), "repeats": rest.pop("repeats")}
+    for name in _AXES:
+        axis = getattr(figures, name)
+        for key, value in field_values(axis).items() if axis is not None else ():
+            found[f"{name}_{'s' if key == 'seconds' else key}"] = value
+    return {**found, **rest}
+
+
+def _sorted(path: KernelPath) -> list[KernelUse]:
+    return sorted(path.uses, key=lambda use: (use.kernel, use.launches))
+
+
+def _use(use: KernelUse) -> Tables:
+    return {**field_values(use.kernel), **field_values(use, ("kernel",))}
+
+
+def _spec(spec: TensorSpec) -> Tables:
+    shape = [-1 if dim is None else dim for dim in spec.shape]
+    return {"name": spec.name, "dtype": spec.dtype, "shape": shape}
+
+
+def _read_weights(table: Table) -> Tables:
+    found = {
+        "weights": table.take("hash", "str"),
+        "parameters": table.take("parameters", "int"),
+        "config": table.mapping("config", "str"),
+        "tensors": table.mapping("tensors", "str"),
+    }
+    table.finish()
+    return found
+
+
+def _read_build(
+    table: Table, model: str, target: str, device: Tables, weights: Mapping[str, Tables]
+) -> Record:
+    key = Key(
+        model=model,
+        target=target,
+        profile=tuple(table.mapping("profile", "int").items()),
+        **{k: table.take(k, "str") for k in ("runtime", "precision")},
+        batch=table.take("batch", "int"),
+    )
+    if table.path[-1] != key.row:
+        msg = f"holds the build {key.row!r}: rename the table, or correct what is in it"
+        raise table.error(msg)
+    record = Record(
+        key=key,
+        model=_read_model(table.table("model"), weights),
+        figures=_read_figures(table.table("figures")),
+        path=_read_kernels(table.table("kernels")),
+        parity=_read_parity(table.table("parity")),
+        accepted=tuple(Accepted(**_all(Accepted, t)) for t in table.tables("accepted")),
+        **device,
+        **take_fields(Record, table, (*_ROW_SKIP, "accepted")),
+    )
+    table.finish()
+    return record
+
+
+def _all(cls: type[Any], table: Table) -> Tables:
+    found = take_fields(cls, table)
+    table.finish()
+    return found
+
+
+def _read_model(table: Table, weights: Mapping[str, Tables]) -> ModelVersion:
+    name = table.take("weights", "str")
+    if name not in weights:
+        known = ", ".join(map(repr, weights)) or "none"
+        msg = f"names the table weights.{name}; there are: {known}"
+        raise table.error(msg, "weights")
+    found = take_fields(ModelVersion, table, _SHARED)
+    table.finish()
+    return ModelVersion(**found, **weights[name])
+
+
+def _read_figures(table: Table) -> Figures:
+    axes: Tables = {}
+    for name in _AXES:
+        keys = (f"{name}_s", f"{name}_ratio", f"{name}_spread_rel")
+        if name == "busy" and not any(k in table.values for k in keys):
+            axes[name] = None
+            continue
+        seconds, ratio, spread_rel = (table.take(k, "float") for k in keys)
+        axes[name] = Axis(seconds=seconds, ratio=ratio, spread_rel=spread_rel)
+    found = take_fields(Figures, table, _AXES)
+    table.finish()
+    return Figures(**found, **axes)
+
+
+def _read_kernels(table: Table) -> KernelPath:
+    uses = []
+    for row in table.tables("path"):
+        kernel = Kernel(**take_fields(Kernel, row))
+        uses.append(KernelUse(kernel=kernel, **take_fields(KernelUse, row, ("kernel",))))
+        row.finish()
+    found = take_fields(KernelPath, table, ("uses",))
+    table.finish()
+    return KernelPath(uses=tuple(uses), **found)
+
+
+def _read_parity(table: Table) -> Parity:
+    specs: Tables = {n: _read_specs(table.tables(n)) for n in ("input_specs", "outputs")}
+    found = take_fields(Parity, table, specs)
+    for name, text in found["sketches"].items():
+        _check_sketch(table.table("sketches"), name, text)
+    table.finish()
+    return Parity(**found, **specs)
+
+
+def _check_sketch(table: Table, name: str, text: str) -> None:
+    try:
+        sketch_values(text)
+    except ValueError as exc:
+        msg = f"is no sketch of an output ({exc}); {RESTORE}"
+        raise table.error(msg, name) from exc
+
+
+def _read_specs(tables: list[Table]) -> tuple[TensorSpec, ...]:
+    found = []
+    for table in tables:
+        dims = table.take("shape", "list")
+        if any(isinstance(d, bool) or not isinstance(d, (int, str)) for d in dims):
+            msg = f"must hold sizes or names of dimensions, found {dims!r}"
+            raise table.error(msg, "shape")
+        shape = tuple(None if d == -1 else d for d in dims)
+        found.append(TensorSpec(**take_fields(TensorSpec, table, ("shape",)), shape=shape))
+        table.finish()
+    return tuple(found)
+
+
+def closest(
+    records: Mapping[Key, Record], key: Key, arch: str, vendor: str
+) -> tuple[Record, str] | None:
+    """The record to show a new build against, and why that one.
+
+    Args:
+        records: of any models and targets.
+        key: the build that has no record.
+        arch: architecture of its target.
+        vendor: vendor of its target.
+
+    Returns:
+        None if no other record of this model exists.
     """
 
-    model: str
-    target: str
-    runtime: str
-    precision: str
-    batch: int
-    profile: tuple[tuple[str, int], ...] = ()
+    def rank(record: Record) -> tuple[object, ...]:
+        k = record.key
+        return (
+            record.arch != arch,
+            record.vendor != vendor,
+            (k.batch, k.profile) != (key.batch, key.profile),
+            k.precision != key.precision,
+            k.runtime != key.runtime,
+            k.target != key.target,
+            abs(math.log(max(k.batch, 1) / max(key.batch, 1))),
+            k,
+        )
 
-    @property
-    def row(self) -> str:
-        """The name of the record's table in its file, such as ``onnxruntime.cpu-native-b8-seq128``."""
-        dims = "".join(f"-{name}{size}" for name, size in self.profile)
-        return f"{self.runtime}-{self.precision}-b{self.batch}{dims}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Axis:
-    """One figure per batch: seconds, and the same relative to the yardstick.
-
-    Attributes:
-        seconds: median over repeats.
-        ratio: geometric mean over repeats of seconds ÷ one unit of the yardstick.
-        spread_rel: standard deviation between repeats of ln(ratio); 0 with one repeat.
-    """
-
-    seconds: float
-    ratio: float
-    spread_rel: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
-    """What a build achieved at its profile; seconds, bytes, items per second."""
-
-    throughput: float
-    unit: str
-    items: float
-    repeats: int
-    wall: Axis
-    busy: Axis | None
-    burst_throughput: float
-    latency_p50_s: float
-    latency_p90_s: float
-    latency_p99_s: float
-    yardstick: str
-    yardstick_s: float
-    build_s: float
-    first_call_s: float
-    memory_device_bytes: int | None
-    memory_arena_bytes: int | None
-    memory_process_bytes: int | None
-    batch_effective: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parity:
-    """How far the outputs are from the CPU reference, and what they were.
-
-    Attributes:
-        reference: what the reference was, such as ``onnxruntime cpu fp32 unoptimised``.
-        error_rel: worst relative L2 error over the outputs.
-        floor_rel: the same between two arrangements of the reference itself.
-        outputs: signature at this profile's concrete shapes.
-        sketches: output name → base64 of norm and count sketch, one short line.
-        exact: output name → hash, for integer, boolean and string outputs.
-        inputs: hash of the inputs; sketches of other inputs say nothing.
-        metrics: task metrics by name.
-        repeatable: whether two runs of the same build gave the same bytes.
-    """
-
-    reference: str
-    error_rel: float
-    floor_rel: float
-    inputs: str
-    input_specs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    sketches: Mapping[str, str] = field(default_factory=dict)
-    exact: Mapping[str, str] = field(default_factory=dict)
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    repeatable: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelVersion:
-    """The model scope of a record: what does not depend on the target."""
-
-    kind: str
-    framework: str
-    opset: Mapping[str, int]
-    weights: str
-    tensors: Mapping[str, str]
-    graph: str
-    parameters: int
-    config: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Accepted:
-    """A worse figure that was accepted on purpose.
-
-    Attributes:
-        date: ISO 8601, UTC.
-        verdict: the verdict it replaced, such as ``regressed``.
-        before: items per second until then.
-        after: items per second since.
-    """
-
-    date: str
-    reason: str
-    verdict: str
-    before: float
-    after: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """What is stored of one measurement. A baseline is a committed Record.
-
-    Attributes:
-        effective: the precision that was observed, empty where the runtime does not say.
-        toolchain: library, driver, compiler → version.
-        options: options in force and the environment variables that change speed.
-        providers: provider → number of nodes it got.
-        commit: git commit measured at, empty outside a repository.
-        measured: ISO 8601 time, UTC.
-    """
-
-    key: Key
-    model: ModelVersion
-    vendor: str
-    arch: str
-    product: str
-    platform: str
-    effective: str
-    toolchain: Mapping[str, str]
-    options: Mapping[str, str]
-    providers: Mapping[str, int]
-    threads: int | None
-    graph_breaks: int | None
-    compiled: bool | None
-    figures: Figures
-    path: KernelPath
-    parity: Parity
-    commit: str
-    measured: str
-    accepted: tuple[Accepted, ...] = ()
+    candidates = [r for r in records.values() if r.key.model == key.model and r.key != key]
+    if not candidates:
+        return None
+    best = min(candidates, key=rank)
+    if best.arch == arch:
+        why = f"the same architecture {arch}"
+    elif best.vendor == vendor:
+        why = f"no record on {arch}; the same vendor {vendor}"
+    else:
+        why = f"no record on {arch} or another target of {vendor}"
+    differs = dict(zip(("batch", "precision", "runtime"), rank(best)[2:], strict=False))
+    same = ", ".join(name for name, other in differs.items() if not other)
+    apart = ", ".join(name for name, other in differs.items() if other)
+    parts = [why, *([f"same {same}"] if same else []), *([f"other {apart}"] if apart else [])]
+    return best, "; ".join(parts)

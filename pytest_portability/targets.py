@@ -1,9 +1,28 @@
-"""What hardware a build runs on. Knows devices as facts; which library sees them is the runtimes' job."""
+"""What hardware a build runs on, as facts; which library sees it is the runtimes' job."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import fnmatch
+import math
+import os
+import platform
+import re
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+
+from pytest_portability.errors import UsageError
+
+_FILLER = re.compile(
+    r"\((?:r|tm|c|igpu|dgpu)\)|®|™|@.*$"
+    r"|\b(?:instinct|data center gpu|graphics|corporation|processor|cpu|\d+-core)\b",
+    re.IGNORECASE,
+)
+_MIG = re.compile(r"\s*\bMIG\s+(\S+)", re.IGNORECASE)
+_WHOLE = {"", "spx", "nps1"}  # AMD's modes of an undivided device
+_PLATFORM_ORDER = ("cuda", "rocm", "xpu", "mps")
+"""Where libraries name one device's platform differently, the vendor's own compute stack wins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,12 +34,14 @@ class Device:
         handle: the library's own name of the device, such as ``cuda:0`` or ``GPU.1``.
         vendor: ``nvidia``, ``amd``, ``intel``, ``apple``, … or ``cpu`` for a CPU of any vendor.
         arch: ``sm_90``, ``gfx942``, ``xe-hpc``, ``x86_64``, … as the field writes it.
-        product: marketing name as reported, such as ``NVIDIA H200``.
+        product: marketing name as reported, such as ``NVIDIA H200``; empty where the library does
+            not say.
         platform: ``cuda``, ``rocm``, ``xpu``, ``mps``, ``cpu``, ``directml``, ``webgpu``, …
         index: position among the devices of this library; never part of an identity.
         memory_bytes: device memory, None where the library does not say.
         partition: MIG profile or AMD compute/memory partition, empty for a whole device.
-        facts: driver and library facts for the record's toolchain, name → value.
+        facts: driver and library facts for the record's toolchain, name → value. ``uuid`` and
+            ``pci`` (``0000:1b:00.0``), where a library tells them, join its view to another's.
     """
 
     runtimes: tuple[str, ...]
@@ -40,7 +61,8 @@ class Target:
     """The hardware a build runs on; two identical cards are one target.
 
     Attributes:
-        handles: runtime name → that library's handle of the first free such device.
+        partition: MIG profile or AMD partition modes, empty for a whole device.
+        handles: runtime name → that library's handle of the first such device.
     """
 
     vendor: str
@@ -49,13 +71,14 @@ class Target:
     platform: str
     index: int = 0
     memory_bytes: int | None = None
+    partition: str = ""
     handles: Mapping[str, str] = field(default_factory=dict)
     facts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def id(self) -> str:
         """Slug of vendor and product: no host name, driver, clock or device index in it."""
-        raise NotImplementedError
+        return _identity(self.vendor, self.arch, self.product, self.partition)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,3 +92,292 @@ class Absent:
 
     name: str
     reason: str
+
+
+def split_partition(product: str) -> tuple[str, str]:
+    """Part a reported name into product and MIG profile.
+
+    Args:
+        product: such as ``NVIDIA A100-SXM4-40GB MIG 1g.5gb``.
+
+    Returns:
+        ``("NVIDIA A100-SXM4-40GB", "MIG 1g.5gb")``; the second is empty for a whole device.
+    """
+    found = _MIG.search(product)
+    return (_MIG.sub("", product), f"MIG {found[1]}") if found else (product, "")
+
+
+def merge(devices: Sequence[Device]) -> tuple[Target, ...]:
+    """Join what the libraries see into targets: accelerators by id, then the CPU.
+
+    Devices of one identity (vendor, product, partition) are one target, and so are two views of
+    one device under different names, known by equal ``uuid`` or ``pci`` facts. A device whose
+    library does not name its product joins the named device of the same vendor and index.
+    """
+    groups: list[list[Device]] = []
+    named_first = sorted(devices, key=lambda device: (not device.product, device.index))
+    for device in named_first:
+        found = next((g for g in groups if any(_same(device, other) for other in g)), None)
+        if found is None:
+            groups.append([device])
+        else:
+            found.append(device)
+    targets = [_join(group, devices) for group in groups]
+    return tuple(sorted(targets, key=lambda target: (target.vendor == "cpu", target.id)))
+
+
+def matches(target: Target, pattern: str) -> bool:
+    """Whether a pattern means this target.
+
+    Args:
+        target: the target asked about.
+        pattern: shell pattern on the id (``amd-*``), or exactly its vendor, platform or
+            architecture; case does not matter.
+    """
+    wanted = pattern.strip().lower()
+    words = {target.vendor, target.platform, target.arch, *markers(target)}
+    return fnmatch.fnmatchcase(target.id, wanted) or wanted in {word.lower() for word in words}
+
+
+def select(targets: Sequence[Target], patterns: Sequence[str] | None) -> tuple[Target, ...]:
+    """Choose targets, in the order given.
+
+    Args:
+        targets: what is here.
+        patterns: as ``matches`` takes them, or ``all``; None means the accelerators that are
+            here, or the CPU if there are none.
+
+    Returns:
+        The chosen targets; empty when nothing matches, which is for the caller to judge.
+    """
+    if patterns is None:
+        accelerators = tuple(target for target in targets if target.vendor != "cpu")
+        return accelerators or tuple(targets)
+    wanted = [patterns] if isinstance(patterns, str) else list(patterns)
+    if "all" in wanted:
+        return tuple(targets)
+    return tuple(t for t in targets if any(matches(t, pattern) for pattern in wanted))
+
+
+def markers(target: Target) -> tuple[str, ...]:
+    """Vendor, platform and architecture as names that a pytest marker can have, without repeats."""
+    words = (target.vendor, target.platform, target.arch)
+    return tuple(dict.fromkeys(re.sub(r"\W", "_", word) for word in words if word))
+
+
+def require(targets: Sequence[Target], absents: Sequence[Absent], names: Sequence[str]) -> None:
+    """Insist that every named target is here.
+
+    Args:
+        targets: what is here.
+        absents: what is not, with reasons.
+        names: patterns as ``matches`` takes them.
+
+    Raises:
+        UsageError: a name matches nothing; says what was found and why the rest was not.
+    """
+    missing = [name for name in names if not any(matches(t, name) for t in targets)]
+    if not missing:
+        return
+    found = ", ".join(f"{t.id} ({t.platform}, {t.arch})" for t in targets) or "no device at all"
+    reasons = "; ".join(f"{absent.name}: {absent.reason}" for absent in absents)
+    msg = (
+        f"required target(s) {', '.join(map(repr, missing))} not here; found: {found}; "
+        f"not found: {reasons or 'no library was left out'}. Install the package or the driver "
+        "of that device, or take the name out of the required targets"
+    )
+    raise UsageError(msg)
+
+
+def cpu_device(
+    *, runtimes: tuple[str, ...], handle: str, facts: Mapping[str, str] | None = None
+) -> Device:
+    """Describe this machine's CPU, the same for every library that can use it.
+
+    Args:
+        runtimes: names of the runtimes that can build for it through this handle.
+        handle: the library's own name of it, such as ``cpu``.
+        facts: library facts to carry along.
+    """
+    machine = platform.machine()
+    return Device(
+        runtimes=runtimes,
+        handle=handle,
+        vendor="cpu",
+        arch={"AMD64": "x86_64"}.get(machine, machine),
+        product=f"{_cpu_name(_cpu_info())} {usable_cores()}c",
+        platform="cpu",
+        memory_bytes=_main_memory_bytes(),
+        facts=dict(facts or {}),
+    )
+
+
+def usable_cores(root: Path = Path("/")) -> int:
+    """Logical cores this process may use: affinity and cgroup quota (rounded up), at least 1.
+
+    Args:
+        root: where ``proc`` and ``sys`` are mounted.
+    """
+    affine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    cores = affine or 1
+    quota = min(_quotas(root), default=math.inf)
+    return max(1, cores if quota >= cores else math.ceil(quota))
+
+
+def _quotas(root: Path) -> Iterable[float]:
+    """CPU quotas in cores of this process's cgroups and those above them, v2 and v1."""
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        mount = root / "sys/fs/cgroup" / controllers
+        inside = mount / path.lstrip("/")
+        for folder in (inside, *inside.parents):
+            # In a container the path is the host's and not mounted; the mount itself then is it.
+            yield from _quota(folder)
+            if folder == mount:
+                break
+
+
+def _quota(folder: Path) -> Iterable[float]:
+    fields = _read(folder / "cpu.max").split() or [
+        _read(folder / "cpu.cfs_quota_us").strip(),
+        _read(folder / "cpu.cfs_period_us").strip(),
+    ]
+    if len(fields) == 2 and all(part.isdigit() for part in fields):  # "max" and "-1" mean no limit
+        yield int(fields[0]) / int(fields[1])
+
+
+def _identity(vendor: str, arch: str, product: str, partition: str) -> str:
+    name = _slug(product)
+    if vendor == "cpu":
+        return f"cpu-{name}"
+    if not any(character.isdigit() for character in name):
+        # "AMD Radeon Graphics" is what several chips call themselves.
+        name = f"{name}-{_slug(arch)}"
+    name = name.removeprefix(f"{vendor}-").strip("-")
+    modes = [mode for mode in re.split(r"[/\s,]+", partition.lower()) if mode not in _WHOLE]
+    return "-".join(part for part in (vendor, name, *map(_slug, modes)) if part)
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9.]+", "-", _FILLER.sub(" ", text).lower()).strip("-")
+
+
+def _same(one: Device, two: Device) -> bool:
+    if one.vendor != two.vendor:
+        return False
+    if one.vendor == "cpu":
+        return True
+    if not one.product or not two.product:
+        known = _address(one) & _address(two)
+        return bool(known) or one.index == two.index
+    if _identity_of(one) == _identity_of(two):
+        return True
+    # A MIG slice has its card's address, so the address alone is not enough.
+    return one.partition == two.partition and bool(_address(one) & _address(two))
+
+
+def _identity_of(device: Device) -> str:
+    product, partition = split_partition(device.product)
+    return _identity(device.vendor, device.arch, product, device.partition or partition)
+
+
+def _address(device: Device) -> set[str]:
+    pci = re.sub(r"^0*(?=[0-9a-f]{4}:)", "", device.facts.get("pci", "").lower())
+    uuid = device.facts.get("uuid", "").lower().removeprefix("gpu-")
+    return {text for text in (pci, uuid) if text}
+
+
+def _join(group: Sequence[Device], order: Sequence[Device]) -> Target:
+    """One target of all views of it; where they differ the vendor's own stack is believed."""
+    rank = {name: position for position, name in enumerate(_PLATFORM_ORDER)}
+    views = sorted(group, key=lambda d: (d.index, rank.get(d.platform, len(rank)), order.index(d)))
+    named = [view for view in views if view.product] or views
+    best = min(named, key=lambda d: (rank.get(d.platform, len(rank)), d.index))
+    product, partition = split_partition(best.product)
+    handles: dict[str, str] = {}
+    facts: dict[str, str] = {}
+    for view in (best, *views):
+        facts = {**view.facts, **facts}
+    for view in views:
+        handles = {**dict.fromkeys(view.runtimes, view.handle), **handles}
+    return Target(
+        vendor=best.vendor,
+        arch=best.arch or next((view.arch for view in views if view.arch), ""),
+        product=product,
+        platform=best.platform,
+        index=best.index,
+        memory_bytes=next((v.memory_bytes for v in (best, *views) if v.memory_bytes), None),
+        partition=best.partition or partition,
+        handles=dict(sorted(handles.items())),
+        facts=dict(sorted(facts.items())),
+    )
+
+
+def _main_memory_bytes() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # Windows has no sysconf
+        return None
+
+
+def _cpu_info() -> dict[str, str]:
+    """What the operating system says of the first processor, keys as in ``/proc/cpuinfo``."""
+    text = _read(Path("/proc/cpuinfo")).split("\n\n")[0]
+    info = {
+        key.strip(): value.strip()
+        for key, _, value in (x.partition(":") for x in text.splitlines())
+    }
+    if platform.system() == "Darwin":
+        info["model name"] = sysctl("machdep.cpu.brand_string")
+    elif platform.system() == "Windows":
+        # "Intel64 Family 6 Model 85 Stepping 7, GenuineIntel"
+        found = re.search(r"Family (\d+) Model (\d+).*, (\w+)", platform.processor())
+        if found:
+            info.update({"cpu family": found[1], "model": found[2], "vendor_id": found[3]})
+    return info
+
+
+def _cpu_name(info: Mapping[str, str]) -> str:
+    """Vendor with the brand's model number, or, where a hypervisor hides it, family and model."""
+    vendor = info.get("vendor_id") or info.get("CPU implementer", "")
+    maker = _CPU_VENDORS.get(vendor, vendor) or "unknown"
+    brand = _slug(re.sub(r"QEMU.*", "", info.get("model name", ""))).removeprefix(f"{maker}-")
+    words = [word for word in brand.split("-") if word not in {"", "unknown", maker}]
+    if any(character.isdigit() for word in words for character in word):
+        return " ".join([word for word in [maker] if word != "unknown"] + words)
+    numbers = [info[key] for key in ("cpu family", "model", "CPU part") if info.get(key)]
+    return " ".join([maker, *words, ".".join(numbers) or platform.machine()])
+
+
+_CPU_VENDORS = {
+    "GenuineIntel": "intel",
+    "AuthenticAMD": "amd",
+    "0x41": "arm",
+    "0x48": "hisilicon",
+    "0x4e": "nvidia",
+    "0x50": "apm",
+    "0x51": "qualcomm",
+    "0x61": "apple",
+    "0xc0": "ampere",
+}
+"""``vendor_id`` of x86 and ``CPU implementer`` of Arm → vendor."""
+
+
+def sysctl(name: str) -> str:
+    """A kernel fact of macOS, empty if it cannot be had."""
+    try:
+        done = subprocess.run(
+            ["/usr/sbin/sysctl", "-n", name], capture_output=True, text=True, timeout=5, check=False
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

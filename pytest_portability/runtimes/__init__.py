@@ -101,6 +101,7 @@ class Runtime(Protocol):
         family: selection marker, such as ``onnxruntime``.
         packages: import names worth preloading before a child is forked.
         kinds: model kinds it builds without conversion, ``("onnx",)`` or ``("torch",)``.
+        converted: precisions it reaches only with an ONNX file already converted to them.
         environment: variables its server needs before the packages load, such as
             ``{"OMP_WAIT_POLICY": "PASSIVE"}``; the user's own environment wins.
     """
@@ -109,6 +110,7 @@ class Runtime(Protocol):
     family: str
     packages: tuple[str, ...]
     kinds: tuple[str, ...]
+    converted: tuple[str, ...]
     environment: Mapping[str, str]
 
     def supports(self, precision: str, platform: str) -> str:

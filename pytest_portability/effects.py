@@ -1,0 +1,287 @@
+"""What differs between two records and how much of the lost time it holds; not yet what caused it.
+
+Time is shares of the kernel path times CPU time relative to the yardstick, so that a slower
+machine is counted to nobody.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from pytest_portability import kernels
+from pytest_portability.compare import Comparison, Verdict
+from pytest_portability.kernels import Change, Kernel, KernelPath
+from pytest_portability.records import ModelVersion, Record
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What differs, before it is known whether it is a root: ``kind`` is a cause's, or ``slow``."""
+
+    kind: str
+    summary: str
+    share: float | None = None
+    evidence: tuple[str, ...] = ()
+
+
+def effects(comparison: Comparison, record: Record, baseline: Record) -> Iterator[Effect]:
+    """Everything that differs and matters for this verdict."""
+    verdict = comparison.verdict
+    if verdict in (Verdict.MEMORY, Verdict.UNFIT):
+        yield from _memory(comparison, record, baseline)
+        return
+    if verdict in (Verdict.PARITY, Verdict.STALE):
+        yield from _accuracy(comparison, record, baseline)
+    if verdict is Verdict.STALE and comparison.speed is not Verdict.REGRESSED:
+        return
+    same = record.key.runtime == baseline.key.runtime and record.vendor == baseline.vendor
+    if same:
+        changes = kernels.diff(baseline.path, record.path)
+    else:
+        profiles = kernels.profile(baseline.path), kernels.profile(record.path)
+        changes = kernels.diff_profiles(*profiles)
+    clock = _Clock.of(comparison)
+    for change in changes:
+        yield from _from_change(change, record, baseline, clock)
+    yield from _placed(record, baseline, changes)
+    yield from _compiled(record, baseline)
+    if verdict is not Verdict.PARITY:
+        yield from _slow(record, baseline, changes, clock)
+        yield from _host(comparison, record, clock)
+
+
+@dataclass(frozen=True, slots=True)
+class _Clock:
+    """Time per batch in units of the baseline's, on the deciding axis.
+
+    Attributes:
+        work: of now, kernels only: relative to the yardstick, of the busy axis where there is one.
+        lost: added time per batch, 0 where nothing was lost.
+    """
+
+    work: float
+    lost: float
+
+    @classmethod
+    def of(cls, comparison: Comparison) -> _Clock:
+        loss = comparison.loss
+        if comparison.verdict is Verdict.PARITY or loss is None or not 0 < loss.value < 1:
+            return cls(work=1.0, lost=0.0)
+        busy = next((axis for axis in comparison.axes if axis.axis == "busy"), loss)
+        return cls(work=1 / (1 - min(busy.value, 0.999)), lost=loss.value / (1 - loss.value))
+
+    def share(self, before: float | None, after: float | None) -> float | None:
+        """Of the added time, from shares of both inferences' time; None where unknown."""
+        if before is None or after is None or not self.lost:
+            return None
+        return (after * self.work - before) / self.lost
+
+
+def _from_change(
+    change: Change, record: Record, baseline: Record, clock: _Clock
+) -> Iterator[Effect]:
+    share = clock.share(change.share_before, change.share_after)
+    if not (change.before or change.after):
+        share = None  # a profile's difference has no kernels, and so no time
+    certain = change.kind in ("precision", "provider", "fusion lost")
+    if share is not None and share < (0.01 if certain else 0.05):
+        return
+    if share is None and change.kind == "fusion gained":
+        return
+    kind = {
+        "implementation": "kernel",
+        "provider": "fallback",
+        "fusion lost": "fusion",
+        "fusion gained": "fusion",
+        "move": _move(change),
+    }.get(change.kind, change.kind)
+    old, new = baseline.path.source, record.path.source
+    if kind == "launches" and old and new and dict(old) != dict(new):
+        kind = "graph"  # the graph itself has more of the same work
+    yield Effect(kind, change.summary, share)
+
+
+def _move(change: Change) -> str:
+    text = change.summary.lower()
+    if "tohost" in text or "fromhost" in text or "memcpy" in text:
+        return "fallback"
+    return "precision" if re.search(r"cast|convert|_to_copy", text) else "layout"
+
+
+def _placed(record: Record, baseline: Record, changes: Iterable[Change]) -> Iterator[Effect]:
+    """Nodes that another provider got, where the kernel path does not show it already."""
+    old, new = baseline.providers, record.providers
+    if record.key.runtime != baseline.key.runtime or any(c.kind == "provider" for c in changes):
+        return
+    totals = sum(old.values()), sum(new.values())
+    if not all(totals):
+        return
+    lost = [p for p in old if new.get(p, 0) / totals[1] < old[p] / totals[0] - 1e-9]
+    gained = [p for p in new if new[p] / totals[1] > old.get(p, 0) / totals[0] + 1e-9]
+    moved = {p: f"{old.get(p, 0)} → {new.get(p, 0)} nodes" for p in (*lost, *gained)}
+    if lost and gained and sum(new.get(p, 0) for p in gained) > sum(old.get(p, 0) for p in gained):
+        yield Effect("fallback", ", ".join(f"{p} {text}" for p, text in moved.items()))
+
+
+def _compiled(record: Record, baseline: Record) -> Iterator[Effect]:
+    if record.compiled is False and baseline.compiled:
+        yield Effect("launches", "the compiler declined and the model ran eagerly")
+    old, new = baseline.graph_breaks, record.graph_breaks
+    if old is not None and new is not None and new > old:
+        yield Effect("launches", f"graph breaks: {old} → {new}")
+
+
+def _times(path: KernelPath) -> dict[Kernel, tuple[int, float]]:
+    """Kernel → launches and share of time, for the kernels whose time is known."""
+    found: dict[Kernel, tuple[int, float]] = {}
+    for use in path.uses:
+        if use.share is not None:
+            launches, share = found.get(use.kernel, (0, 0.0))
+            found[use.kernel] = (launches + use.launches, share + use.share)
+    return found
+
+
+def _slow(
+    record: Record, baseline: Record, changes: tuple[Change, ...], clock: _Clock
+) -> Iterator[Effect]:
+    """The same kernels, launched as often, taking longer."""
+    if not clock.lost:
+        return
+    old, new = _times(baseline.path), _times(record.path)
+    grown: list[tuple[float, str]] = []
+    even = True
+    for kernel in sorted(old.keys() & new.keys()):
+        before, after = (
+            old[kernel][1] / old[kernel][0],
+            clock.work * new[kernel][1] / new[kernel][0],
+        )
+        launches = min(old[kernel][0], new[kernel][0])
+        share = launches * (after - before) / clock.lost
+        if share >= 0.05 and after > 1.05 * before:
+            times = f" took {after / before:.2g} × as long" if before else " took longer"
+            grown.append((share, f"{kernel.op} ×{launches}{times}"))
+        elif old[kernel][1] >= 0.1:
+            even = False  # a kernel that matters kept its time
+    share = sum(part for part, _ in grown)
+    texts = [text for _, text in sorted(grown, reverse=True)[:3]]
+    other = record.model.weights != baseline.model.weights
+    if other and not changes and clock.work >= 1.3:
+        text = "the same kernels are slower on these weights: subnormal values do that"
+        names = listed(changed_tensors(record.model, baseline.model))
+        yield Effect("data", text, share or None, (*texts, f"weights that differ: {names}"))
+    elif grown and share >= 0.1 and not even:
+        yield Effect("kernel", f"the same kernels are slower: {', '.join(texts)}", share)
+    elif grown and share >= 0.1:
+        yield Effect("slow", f"every kernel is slower: {', '.join(texts)}", share)
+
+
+def _host(comparison: Comparison, record: Record, clock: _Clock) -> Iterator[Effect]:
+    """The part of a loss of wall time that is no work."""
+    loss = comparison.loss
+    busy = next((axis for axis in comparison.axes if axis.axis == "busy"), None)
+    if loss is None or busy is None or loss.axis == "busy" or not clock.lost:
+        return
+    share = 1 - (clock.work - 1) / clock.lost
+    if share >= 0.2:
+        where = "processor" if record.platform == "cpu" else "device"
+        text = f"the {where} waits: the work per batch is what it was, the wall time is not"
+        yield Effect("host", text, min(share, 1.0), (f"CPU time: {busy}", f"wall time: {loss}"))
+
+
+def _memory(comparison: Comparison, record: Record, baseline: Record) -> Iterator[Effect]:
+    copies = [_duplicates(side.model) for side in (baseline, record)]
+    evidence = [f"graph hash {baseline.model.graph} → {record.model.graph}"]
+    if copies[1] > copies[0]:
+        evidence.insert(0, f"byte-identical copies of weights: {copies[0]} → {copies[1]}")
+    if record.effective != baseline.effective and record.effective and baseline.effective:
+        evidence.insert(0, f"effective precision: {baseline.effective} → {record.effective}")
+    if record.model.graph == baseline.model.graph:
+        evidence.pop()
+    yield Effect("memory", comparison.reason, None, tuple(evidence))
+
+
+def _duplicates(model: ModelVersion) -> int:
+    return len(model.tensors) - len(set(model.tensors.values()))
+
+
+def _accuracy(comparison: Comparison, record: Record, baseline: Record) -> Iterator[Effect]:
+    """Why the outputs are not what they were."""
+    parity = comparison.parity
+    said = (*parity.failures, *parity.notes) if parity else ()
+    tensors = parity.changed_tensors if parity else ()
+    tensors = tensors or changed_tensors(record.model, baseline.model)
+    old, new = baseline.effective, record.effective
+    if old and new and old != new:
+        yield Effect("precision", f"effective precision: {old} → {new}")
+    if baseline.parity.repeatable and not record.parity.repeatable:
+        text = "two runs of the same build gave different outputs: training mode or a race"
+        yield Effect("nondeterminism", text)
+    if tensors:
+        yield Effect("weights", f"weights changed: {listed(tensors)}")
+    if _differs(record.model.graph, baseline.model.graph):
+        yield _graph(record, baseline)
+    values = tuple(text for text in said if re.search(r"non-finite|\bnan\b|\binf", text, re.I))
+    if values:
+        yield Effect("data", "values overflow or are not numbers", None, values)
+    error, before = record.parity.error_rel, baseline.parity.error_rel
+    if old == new and not tensors and before < 1e-5 and 2e-4 <= error <= 1e-2:
+        text = f"an error of {error:.1g} with unchanged types: products in TF32 or fewer bits"
+        yield Effect("precision", text, None, (f"error against the reference was {before:.1g}",))
+
+
+def _graph(record: Record, baseline: Record) -> Effect:
+    old, new = baseline.path.source, record.path.source
+    ops = {use.kernel.op for use in record.path.uses} | set(new)
+    if dict(old) == dict(new) and any(
+        "quant" in op.lower() or "qlinear" in op.lower() for op in ops
+    ):
+        text = "scales or zero points changed: the same operations with other constants"
+        return Effect("quantization", text)
+    differ = [
+        f"{op} ×{old.get(op, 0)} → ×{new.get(op, 0)}"
+        for op in sorted({*old, *new})
+        if old.get(op, 0) != new.get(op, 0)
+    ]
+    text = "the graph changed" + (f": {listed(differ)}" if old and new and differ else "")
+    return Effect("graph", text, None, (f"hash {baseline.model.graph} → {record.model.graph}",))
+
+
+def context(record: Record, baseline: Record) -> list[str]:
+    """Versions that differ: what a mechanism came with."""
+    pairs: list[tuple[str, Mapping[str, object], Mapping[str, object]]] = [
+        ("", baseline.toolchain, record.toolchain),
+        ("op-set ", baseline.model.opset, record.model.opset),
+        ("", {"exporter": baseline.model.framework}, {"exporter": record.model.framework}),
+    ]
+    found = []
+    for prefix, old, new in pairs:
+        for name in sorted({*old, *new}):
+            before, after = old.get(name, "none") or "unknown", new.get(name, "none") or "unknown"
+            if before != after:
+                found.append(
+                    f"{prefix}{name or 'ai.onnx'} {before} → {after}".replace(
+                        "op-set ai.onnx", "op-set"
+                    )
+                )
+    if _differs(record.model.graph, baseline.model.graph):
+        found.append("the model's graph")
+    return found
+
+
+def _differs(now: str, then: str) -> bool:
+    return bool(now and then and now != then)
+
+
+def changed_tensors(now: ModelVersion, then: ModelVersion) -> tuple[str, ...]:
+    """Names of the weights whose digest differs, appeared or vanished."""
+    names = {*now.tensors, *then.tensors}
+    return tuple(sorted(n for n in names if now.tensors.get(n) != then.tensors.get(n)))
+
+
+def listed(names: Iterable[str]) -> str:
+    """The first four names, and how many more there are."""
+    every = list(names)
+    more = f" and {len(every) - 4} more" if len(every) > 4 else ""
+    return ", ".join(every[:4]) + more

@@ -1,0 +1,382 @@
+"""The whole flow for one item: build, measure, check parity, record, compare, attribute."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from pytest_portability import (
+    attribute,
+    compare,
+    parity,
+    recording,
+    records,
+    targets,
+    worker,
+    yardstick,
+)
+from pytest_portability.attribute import Cause
+from pytest_portability.compare import Comparison, Verdict
+from pytest_portability.errors import ChildFailed, DoesNotFit, PortabilityError, Unsupported
+from pytest_portability.measure import Measurement, Sampling
+from pytest_portability.models import Arrays
+from pytest_portability.outputs import error_rel
+from pytest_portability.records import Key, Record
+from pytest_portability.runtimes import Runtime
+from pytest_portability.servers import Servers
+from pytest_portability.settings import Setting
+from pytest_portability.targets import Target
+from pytest_portability.worker import Job, Outcome, Source, Subject
+
+DEFAULT_OPSET = 20
+"""Op-set of torch modules exported to ONNX: Gelu is one op from 20 on, Attention from 23 on."""
+
+NATIVE = {"onnx": ["onnxruntime.*"], "torch": ["torch", "torch.compile"]}
+"""Kind of model → patterns of the runtimes that build it without conversion."""
+
+REPEATS = 2
+RECORDING_REPEATS = 4
+SLOW_BUILD_S = 30.0
+"""A build that takes longer may be measured in one process."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One thing to build: target × runtime × precision × batch; the test brings the model.
+
+    Attributes:
+        named: whether the test named the runtime, so that a torch module is exported for it.
+    """
+
+    target: Target
+    runtime: Runtime
+    precision: str
+    batch: int
+    named: bool = False
+
+    @property
+    def id(self) -> str:
+        """The item's parameter id: stable and readable."""
+        return f"{self.target.id}-{self.runtime.name}-{self.precision}-b{self.batch}"
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """Selection markers: vendor, platform and architecture of the target, runtime family."""
+        return tuple(dict.fromkeys((*targets.markers(self.target), self.runtime.family)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """What a test asks of ``check``, every setting resolved for the item's target.
+
+    Attributes:
+        model: path, ``onnx.ModelProto``, ``torch.nn.Module`` or a factory of one of these.
+        inputs: callable ``(batch, rng)`` or ready arrays.
+        options: the user's options for the item's runtime.
+        items: what one batch counts as, in ``unit``.
+        parity: tolerance of the relative L2 error, None by effective precision.
+        repeats: most repeats while the comparison is undecided.
+        environment: variables the measuring processes get.
+        by_value: modules that the child cannot import.
+    """
+
+    name: str
+    model: Any
+    inputs: Any
+    metric: worker.Metric | None
+    reference: Any
+    config: Mapping[str, str]
+    profile: Mapping[str, int]
+    options: Mapping[str, Any]
+    items: float
+    unit: str
+    tolerance: Setting[float]
+    parity: Setting[float | None]
+    seconds: float
+    repeats: int
+    time_limit_s: float
+    environment: Mapping[str, str]
+    by_value: Sequence[ModuleType] = ()
+
+    def key(self, item: Item) -> Key:
+        """The record's key."""
+        return Key(
+            model=self.name,
+            target=item.target.id,
+            runtime=item.runtime.name,
+            precision=item.precision,
+            batch=item.batch,
+            profile=tuple(sorted(self.profile.items())),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What ``portability.check`` returns.
+
+    Attributes:
+        causes: empty where nothing needs an explanation.
+        measurement: raw samples, None where nothing was measured.
+        outputs: of the timed run, by name.
+        log: the last words of a child that failed.
+    """
+
+    key: Key
+    comparison: Comparison
+    causes: tuple[Cause, ...] = ()
+    measurement: Measurement | None = None
+    outputs: Arrays = field(default_factory=dict)
+    log: str = ""
+
+    @property
+    def record(self) -> Record | None:
+        """What was measured now."""
+        return self.comparison.record
+
+    @property
+    def baseline(self) -> Record | None:
+        """The record it was held against."""
+        return self.comparison.baseline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Built:
+    """A subject at the batch that fits, and the file to build it from."""
+
+    source: Source
+    subject: Subject
+    batch: int
+    path: Path | None = None
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+
+class Pipeline:
+    """Runs the flow, and keeps what the items of one run share: servers, subjects, conversions.
+
+    Args:
+        servers: where children run.
+        baselines: directory of the records.
+        recording: whether this run records, which takes more repeats.
+        commit: git commit of the project, empty outside a repository.
+        progress: told what is going on, in a few words; an empty text when it is over.
+    """
+
+    def __init__(
+        self,
+        servers: Servers,
+        baselines: Path,
+        *,
+        recording: bool = False,
+        commit: str = "",
+        progress: Callable[[str], None] = lambda _text: None,
+    ) -> None:
+        self._servers = servers
+        self._baselines = baselines
+        self._recording = recording
+        self._commit = commit
+        self._progress = progress
+        self._subjects: dict[tuple[object, ...], Subject] = {}
+        self._prepared: dict[tuple[object, ...], tuple[Path, Mapping[str, str]]] = {}
+
+    def check(self, item: Item, ask: Ask) -> Result:
+        """The flow for one item. What goes wrong on the way is its verdict, not an exception.
+
+        Raises:
+            RecordError: the baseline cannot be read.
+        """
+        key = ask.key(item)
+        baseline = _baseline(self._baselines, key)
+        outcomes: list[Outcome] = []
+        try:
+            built = self._describe(item, ask, item.batch)
+            while True:
+                built, outcome = self._measure(item, ask, built, repeat=len(outcomes))
+                outcomes.append(outcome)
+                measurement = _measurement(item, ask, built, outcomes)
+                record, judged = self._record(item, ask, built, measurement, outcomes[0], baseline)
+                allowed = compare.Allowed(loss=ask.tolerance.value, source=ask.tolerance.source)
+                comparison = compare.decide(
+                    record, baseline, measurement=measurement, parity=judged, allowed=allowed
+                )
+                if not self._goes_on(ask, comparison, outcomes):
+                    break
+        except Unsupported as exc:
+            return Result(key=key, comparison=compare.error(str(exc), skipped=True))
+        except PortabilityError as exc:
+            log = exc.log if isinstance(exc, ChildFailed) else ""
+            return Result(key=key, comparison=compare.error(str(exc)), log=log)
+        finally:
+            self._progress("")
+        if comparison.verdict is Verdict.MISSING:
+            everything = records.read_all(self._baselines)
+            close = records.closest(everything, key, record.arch, record.vendor)
+            comparison = compare.with_closest(comparison, *(close or (None,)))
+        return Result(
+            key=key,
+            comparison=comparison,
+            causes=attribute.attribute(comparison),
+            measurement=measurement,
+            outputs=outcomes[0].outputs,
+        )
+
+    def _record(
+        self,
+        item: Item,
+        ask: Ask,
+        built: _Built,
+        measurement: Measurement,
+        first: Outcome,
+        baseline: Record | None,
+    ) -> tuple[Record, parity.ParityVerdict]:
+        """What is recorded of the measurement, and whether it still computes what it should."""
+        subject = built.subject
+        reference = parity.Reference(
+            name=subject.reference_name,
+            differences=error_rel(first.outputs, subject.reference),
+            floor_rel=subject.floor_rel,
+        )
+        again = error_rel(first.again, first.outputs)
+        record = recording.record(
+            ask.key(item),
+            item.target,
+            recording.version(subject.facts, built.facts, ask.config),
+            measurement,
+            parity.measured(first.outputs, subject.inputs, reference, first.metrics, again),
+            environment=self._servers.environment({**item.runtime.environment, **ask.environment}),
+            commit=self._commit,
+        )
+        judged = parity.judge(
+            record.computed,
+            baseline.computed if baseline else None,
+            reference,
+            again,
+            parity.Limits(parity=ask.parity.value),
+        )
+        return record, judged
+
+    def _describe(self, item: Item, ask: Ask, batch: int) -> _Built:
+        """Read the model, make inputs and reference, convert the model if the runtime needs it."""
+        source = self._source(ask)
+        at = (source.model, source.inputs, item.batch, batch)
+        if at not in self._subjects:
+            self._progress(f"{ask.name}: reading the model and computing its reference")
+            self._subjects[at] = self._call(
+                ask, worker.describe, source, item.batch, batch, runtime=None
+            )
+        subject = self._subjects[at]
+        built = _Built(source=source, subject=subject, batch=batch)
+        kinds, kind = item.runtime.kinds, subject.facts.kind
+        if reason := item.runtime.supports(item.precision, item.target.platform):
+            raise Unsupported(reason)
+        exports = kind == "torch" and "onnx" in kinds and item.named
+        if kind not in kinds and not exports:
+            msg = (
+                f"{item.runtime.name} builds {' and '.join(kinds)} models and this one is {kind}; "
+                f"runtimes={NATIVE.get(kind, [])!r} on the marker leaves this item out"
+            )
+            raise Unsupported(msg)
+        return self._convert(item, ask, built)
+
+    def _convert(self, item: Item, ask: Ask, built: _Built) -> _Built:
+        kind = built.subject.facts.kind
+        precision = item.precision if item.precision in item.runtime.converted else "native"
+        if kind in item.runtime.kinds and precision == "native":
+            return built
+        opset = int(ask.options.get("opset", DEFAULT_OPSET))
+        at = (built.source.model, built.batch, precision, opset)
+        if at not in self._prepared:
+            self._progress(f"{ask.name}: converting the model for {item.runtime.name}")
+            out = self._servers.directory / f"converted-{len(self._prepared)}.onnx"
+            args = (built.source, built.subject.inputs, precision, out, opset)
+            facts = self._call(ask, worker.prepare, *args, runtime=None)
+            self._prepared[at] = (out, facts)
+        path, facts = self._prepared[at]
+        return replace(built, path=path, facts=facts)
+
+    def _measure(
+        self, item: Item, ask: Ask, built: _Built, *, repeat: int
+    ) -> tuple[_Built, Outcome]:
+        """One repeat in a fresh child; a first one that does not fit is tried with half the batch."""
+        while True:
+            self._progress(f"{ask.name} {item.id}: repeat {repeat + 1}")
+            job = Job(
+                source=built.source,
+                path=built.path,
+                runtime=item.runtime,
+                handle=item.target.handles.get(item.runtime.name, ""),
+                platform=item.target.platform,
+                precision=item.precision,
+                options={k: v for k, v in ask.options.items() if k != "opset"},
+                inputs=built.subject.inputs,
+                sampling=Sampling(seconds=ask.seconds, trace=repeat == 0),
+                cache_dir=str(self._servers.directory),
+                metric=ask.metric if repeat == 0 else None,
+            )
+            try:
+                outcome: Outcome = self._call(ask, worker.measure, job, runtime=item.runtime)
+            except DoesNotFit:
+                if repeat or built.batch == 1:
+                    raise
+                built = self._describe(item, ask, built.batch // 2)
+            else:
+                return built, outcome
+
+    def _call(
+        self, ask: Ask, function: Callable[..., Any], *args: object, runtime: Runtime | None
+    ) -> Any:
+        environment = {**yardstick.ENVIRONMENT, **ask.environment}
+        packages: tuple[str, ...] = ("numpy", "pytest_portability.worker")
+        if runtime is not None:
+            environment |= runtime.environment
+            packages += runtime.packages
+        return self._servers.call(
+            function,
+            *args,
+            environment=environment,
+            preload=packages,
+            time_limit_s=ask.time_limit_s,
+            by_value=ask.by_value,
+        )
+
+    def _source(self, ask: Ask) -> Source:
+        """Pickle the model and its inputs once; children read the files when they want to."""
+        paths = []
+        for part in (ask.model, (ask.inputs, ask.reference)):
+            data = self._servers.dumps(part, ask.by_value)
+            path = self._servers.directory / hashlib.sha256(data).hexdigest()[:24]
+            if not path.exists():
+                path.write_bytes(data)
+            paths.append(path)
+        return Source(model=paths[0], inputs=paths[1], name=ask.name)
+
+    def _goes_on(self, ask: Ask, comparison: Comparison, outcomes: Sequence[Outcome]) -> bool:
+        """Whether another repeat is worth its time."""
+        done = len(outcomes)
+        if comparison.verdict in {Verdict.PARITY, Verdict.INTERFACE, Verdict.PLACEMENT}:
+            return False
+        if outcomes[0].repeat.build_s > SLOW_BUILD_S:
+            return False
+        least = RECORDING_REPEATS if self._recording else REPEATS
+        if done < min(least, ask.repeats):
+            return True
+        return done < ask.repeats and compare.undecided(comparison)
+
+
+def _measurement(item: Item, ask: Ask, built: _Built, outcomes: Sequence[Outcome]) -> Measurement:
+    share = built.batch / item.batch
+    return Measurement(
+        repeats=tuple(outcome.repeat for outcome in outcomes),
+        batch=item.batch,
+        batch_effective=built.batch,
+        items=ask.items * share,
+        unit=ask.unit,
+    )
+
+
+def _baseline(directory: Path, key: Key) -> Record | None:
+    path = records.path_of(directory, key.model, key.target)
+    return records.read(path).get(key) if path.exists() else None

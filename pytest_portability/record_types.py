@@ -1,0 +1,147 @@
+"""What is stored of one measurement, as types. ``records`` gives them out and knows the files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pytest_portability.kernels import KernelPath
+from pytest_portability.parity import Computed, Parity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Key:
+    """What a record is of; unique in a run.
+
+    Attributes:
+        profile: named dimensions beside the batch, ``{"seq": 128}`` as ``(("seq", 128),)``.
+    """
+
+    model: str
+    target: str
+    runtime: str
+    precision: str
+    batch: int
+    profile: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def row(self) -> str:
+        """The name of its table in the file, such as ``onnxruntime.cpu-native-b8-seq128``."""
+        dims = "".join(f"-{name}{size}" for name, size in self.profile)
+        return f"{self.runtime}-{self.precision}-b{self.batch}{dims}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """One figure per batch: seconds, and the same relative to the yardstick.
+
+    Attributes:
+        seconds: median over repeats.
+        ratio: geometric mean over repeats of seconds ÷ one unit of the yardstick.
+        spread_rel: standard deviation between repeats of ln(ratio); 0 with one repeat.
+    """
+
+    seconds: float
+    ratio: float
+    spread_rel: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What a build achieved at its profile; seconds, bytes, items per second."""
+
+    throughput: float
+    unit: str
+    items: float
+    repeats: int
+    wall: Axis
+    busy: Axis | None
+    burst_throughput: float
+    latency_p50_s: float
+    latency_p90_s: float
+    latency_p99_s: float
+    yardstick: str
+    yardstick_s: float
+    build_s: float
+    first_call_s: float
+    memory_device_bytes: int | None
+    memory_arena_bytes: int | None
+    memory_process_bytes: int | None
+    batch_effective: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelVersion:
+    """The model scope of a record: what does not depend on the target."""
+
+    kind: str
+    framework: str
+    opset: Mapping[str, int]
+    weights: str
+    tensors: Mapping[str, str]
+    graph: str
+    parameters: int
+    config: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    """A worse figure that was accepted on purpose.
+
+    Attributes:
+        date: ISO 8601, UTC.
+        verdict: the verdict it replaced, such as ``regressed``.
+        before: items per second until then.
+        after: items per second since.
+    """
+
+    date: str
+    reason: str
+    verdict: str
+    before: float
+    after: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What is stored of one measurement. A baseline is a committed Record.
+
+    Attributes:
+        effective: the precision that was observed, empty where the runtime does not say.
+        toolchain: library, driver, compiler → version.
+        options: options in force and the environment variables that change speed.
+        providers: provider → number of nodes it got.
+        commit: git commit measured at, empty outside a repository.
+        measured: ISO 8601 time, UTC.
+    """
+
+    key: Key
+    model: ModelVersion
+    vendor: str
+    arch: str
+    product: str
+    platform: str
+    effective: str
+    toolchain: Mapping[str, str]
+    options: Mapping[str, str]
+    providers: Mapping[str, int]
+    threads: int | None
+    graph_breaks: int | None
+    compiled: bool | None
+    figures: Figures
+    path: KernelPath
+    parity: Parity
+    commit: str
+    measured: str
+    accepted: tuple[Accepted, ...] = ()
+
+    @property
+    def computed(self) -> Computed:
+        """What ``parity.judge`` has to know of it."""
+        return Computed(
+            parity=self.parity,
+            precision=self.key.precision,
+            effective=self.effective,
+            weights=self.model.weights,
+            tensors=self.model.tensors,
+        )

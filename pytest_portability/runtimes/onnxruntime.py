@@ -1,0 +1,459 @@
+"""ONNX Runtime: one adapter for every execution provider."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from pytest_portability import onnx_graph
+from pytest_portability.errors import (
+    BuildError,
+    DoesNotFit,
+    ModelError,
+    PortabilityError,
+    RuntimeUnavailable,
+    Unsupported,
+    UsageError,
+)
+from pytest_portability.kernels import KernelPath
+from pytest_portability.models import Arrays, Model
+from pytest_portability.runtimes import Observed, Request
+from pytest_portability.runtimes import onnxruntime_library as library
+from pytest_portability.runtimes import onnxruntime_profile as profile
+from pytest_portability.runtimes import onnxruntime_providers as providers
+from pytest_portability.runtimes.onnxruntime_library import LIBRARY
+from pytest_portability.runtimes.onnxruntime_options import Settings, in_force
+
+# --- errors -------------------------------------------------------------------------------------
+
+_NO_MEMORY = re.compile(
+    r"failed to allocate memory|bad_alloc|out of memory|OOM\b|allocat\w+ failed|"
+    r"insufficient memory|CUDA failure 2\b|CUBLAS_STATUS_ALLOC_FAILED|DXGI_ERROR_.*MEMORY|"
+    r"storage size overflowed",
+    re.IGNORECASE,
+)
+_TOO_NEW = re.compile(r"Opset \d+ is under development|Unsupported model IR version")
+
+
+@contextlib.contextmanager
+def _translated(runtime: str, action: str) -> Iterator[None]:
+    try:
+        yield
+    except (PortabilityError, NameError, AttributeError):  # the latter two are our own mistakes
+        raise
+    except MemoryError as exc:
+        msg = f"{runtime} could not {action}: out of memory ({exc})"
+        raise DoesNotFit(msg) from exc
+    except Exception as exc:
+        words = library.words(exc)
+        msg = f"{runtime} could not {action}: {words}"
+        if _NO_MEMORY.search(str(exc)):
+            raise DoesNotFit(msg) from exc
+        if _TOO_NEW.search(words):
+            advice = "install a newer onnxruntime, or export with an older op-set"
+            msg = f"{msg}; {advice}"
+            raise ModelError(msg) from exc
+        raise BuildError(msg) from exc
+
+
+# --- sessions -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """The provider and, for one that lists devices, the device of a request."""
+
+    provider: providers.Provider
+    device: Any = None
+
+
+def _choose(ort: Any, short: str, request: Request) -> _Choice:
+    failures: Mapping[str, str] = {}
+    if providers.resolve(short, ort.get_available_providers()) is None:
+        # Plugins are loaded only where one is wanted: they bring libraries and threads along.
+        failures = library.register_plugins(ort)
+    listed = providers.offered(library.ep_devices(ort))
+    available = [*ort.get_available_providers(), *(ep for ep, _, _ in listed)]
+    provider = providers.resolve(short, available)
+    if provider is None:
+        found = ", ".join(sorted({providers.of_ep(ep).short for ep in available if "." not in ep}))
+        msg = f"onnxruntime.{short}: this onnxruntime has no such provider; it has: {found}"
+        raise RuntimeUnavailable("; ".join([msg, *(f"{n}: {r}" for n, r in failures.items())]))
+    mine = {handle: entry for ep, handle, entry in listed if ep == provider.ep}
+    if provider.short == "cpu" or not mine:
+        return _Choice(provider)
+    if request.handle not in mine:
+        msg = f"{provider.runtime} has no device {request.handle!r}; it has: {', '.join(mine)}"
+        raise RuntimeUnavailable(msg)
+    return _Choice(provider, mine[request.handle])
+
+
+def _check_precision(choice: _Choice, request: Request) -> None:
+    precision, runtime = request.precision, choice.provider.runtime
+    reason = choice.provider.supports(precision)
+    reason = reason or providers.needs_environment(choice.provider, precision)
+    if not reason and precision == "int8" and not onnx_graph.quantised(request.model.value):
+        reason = "int8 is for models that come quantised; this one has no quantised nodes"
+    metadata = choice.device.ep_metadata if choice.device is not None else {}
+    capabilities = metadata.get("OPTIMIZATION_CAPABILITIES", "").split()
+    if capabilities and precision in ("fp16", "bf16") and precision.upper() not in capabilities:
+        reason = f"the device says that it computes {', '.join(capabilities)}"
+    if reason:
+        msg = f"{runtime}: {precision}: {reason}"
+        raise Unsupported(msg)
+
+
+def _session_options(ort: Any, chosen: Settings) -> Any:
+    made = ort.SessionOptions()
+    for name, value in chosen.session.items():
+        if name == "graph_optimization_level":
+            member = "ORT_DISABLE_ALL" if value == "disable_all" else f"ORT_ENABLE_{value.upper()}"
+            made.graph_optimization_level = getattr(ort.GraphOptimizationLevel, member)
+        elif name == "execution_mode":
+            made.execution_mode = getattr(ort.ExecutionMode, f"ORT_{value.upper()}")
+        else:
+            setattr(made, name, value)
+    for name, value in chosen.config.items():
+        made.add_session_config_entry(name, value)
+    for name, value in chosen.free_dimensions.items():
+        made.add_free_dimension_override_by_name(name, value)
+    # Without it the session does not keep which provider took which node.
+    made.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    return made
+
+
+def _session(ort: Any, choice: _Choice, request: Request, chosen: Settings, options: Any) -> Any:
+    model = request.model
+    source = str(model.path) if model.path else model.value.SerializeToString()
+    # By default a failing provider prints a line and the session silently moves to the CPU.
+    keywords: dict[str, Any] = {"enable_fallback": 0}
+    if chosen.disabled_optimizers:
+        keywords["disabled_optimizers"] = list(chosen.disabled_optimizers)
+    provider = choice.provider
+    if choice.device is not None:
+        options.add_provider_for_devices([choice.device], dict(chosen.provider))
+    else:
+        given = dict(chosen.provider)
+        index = request.handle.partition(":")[2]
+        if index and provider.platform in ("cuda", "rocm", "directml", "cann"):
+            given.setdefault("device_id", index)
+        keywords["providers"] = [(provider.ep, given)]
+    return ort.InferenceSession(source, options, **keywords)
+
+
+# --- builds -------------------------------------------------------------------------------------
+
+
+class OnnxRuntimeBuild:
+    """A session.
+
+    On the CPU ``launch`` runs the inference to its end. On a device whose memory ONNX Runtime can
+    name (CUDA, CANN) inputs are copied by ``stage`` and outputs stay there until ``fetch``, so that
+    ``launch`` only enqueues; with other devices ``launch`` waits and copies the outputs.
+    """
+
+    def __init__(
+        self,
+        provider: providers.Provider,
+        session: Any,
+        facts: Observed,
+        index: int,
+        run_options: Any,
+    ) -> None:
+        self._provider = provider
+        self._session: Any = session
+        self._facts = facts
+        self._names = [output.name for output in session.get_outputs()]
+        self._index = index
+        self._run_options = run_options
+        self._on_device = provider.memory != "cpu"
+        if self._on_device:
+            run_options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+        self._feeds: Arrays = {}
+        self._binding: Any = None
+        self._outputs: list[Any] | None = None
+
+    def stage(self, inputs: Arrays) -> None:
+        """Put one batch of inputs where ``launch`` finds it."""
+        self._feeds = {name: _contiguous(array) for name, array in inputs.items()}
+        if self._on_device:
+            with self._errors("take the inputs"):
+                self._binding = self._bound(self._feeds)
+
+    def launch(self) -> None:
+        """Enqueue one inference of the staged batch; on the CPU, run it."""
+        with self._errors("run the model"):
+            if self._binding is not None:
+                self._session.run_with_iobinding(self._binding, self._run_options)
+            else:
+                self._outputs = self._session.run(None, self._feeds, self._run_options)
+
+    def synchronize(self) -> None:
+        """Return when every launched inference is done."""
+        if self._binding is not None:
+            with self._errors("run the model"):
+                self._binding.synchronize_outputs()
+
+    def fetch(self) -> Arrays:
+        """The outputs of the last launched inference as new host arrays."""
+        outputs = self._outputs
+        if self._binding is not None:
+            with self._errors("copy the outputs"):
+                outputs = self._binding.copy_outputs_to_cpu()
+        if outputs is None:
+            msg = f"{self._provider.runtime}: fetch() was called before launch()"
+            raise BuildError(msg)
+        return {n: np.array(array) for n, array in zip(self._names, outputs, strict=True)}
+
+    def predict(self, inputs: Arrays) -> Arrays:
+        """Run other inputs of any batch size; the staged batch stays staged."""
+        kept = (self._feeds, self._binding, self._outputs)
+        try:
+            self.stage(inputs)
+            self.launch()
+            self.synchronize()
+            return self.fetch()
+        finally:
+            self._feeds, self._binding, self._outputs = kept
+
+    def observed(self) -> Observed:
+        """The facts of this build; what was asked for is not among them."""
+        return self._facts
+
+    def device_memory_bytes(self) -> int | None:
+        """None: ONNX Runtime does not tell the peak of its device allocators."""
+        return None
+
+    def close(self) -> None:
+        """Free the session."""
+        self._session = self._binding = self._outputs = None
+        self._feeds = {}
+
+    def _bound(self, feeds: Arrays) -> Any:
+        binding = self._session.io_binding()
+        for name, array in feeds.items():
+            binding.bind_cpu_input(name, array)
+        for name in self._names:
+            binding.bind_output(name, self._provider.memory, self._index)
+        binding.synchronize_inputs()
+        return binding
+
+    def _errors(self, action: str) -> contextlib.AbstractContextManager[None]:
+        if self._session is None:
+            msg = f"{self._provider.runtime}: the build is closed"
+            raise BuildError(msg)
+        return _translated(self._provider.runtime, action)
+
+
+def _contiguous(array: Any) -> Any:
+    plain = np.asarray(array)
+    # Not ascontiguousarray, which makes a scalar one-dimensional.
+    return plain if plain.flags.c_contiguous else plain.copy()
+
+
+# --- the runtime --------------------------------------------------------------------------------
+
+
+class OnnxRuntime:
+    """The runtime ``onnxruntime.<ep>``.
+
+    Attributes:
+        arena_peak_bytes: of the last ``trace``: most bytes in use in the CPU arena during a run;
+            exact and free of noise. None before a trace, where the arena is switched off, or where
+            another provider, whose memory it does not hold, took part.
+    """
+
+    family = "onnxruntime"
+    packages = ("numpy", "onnxruntime")
+    kinds = ("onnx",)
+
+    def __init__(self, short: str) -> None:
+        self.name = f"onnxruntime.{short}"
+        self.converted = providers.named(short).converted
+        self.environment: Mapping[str, str] = {}
+        self.arena_peak_bytes: int | None = None
+        self._short = short
+
+    def supports(self, precision: str, platform: str) -> str:  # the contract's
+        """Why this precision cannot be done; empty if it can, as far as the provider tells."""
+        return providers.named(self._short).supports(precision)
+
+    def build(self, request: Request) -> OnnxRuntimeBuild:
+        """Make a session.
+
+        ``Observed.precision`` is ``fp32`` where every float of the graph is and the CPU provider
+        has every node; elsewhere it is empty, as only a trace tells.
+
+        Raises:
+            BuildError: ONNX Runtime refused; its own words.
+            ModelError: the op-set is newer than this ONNX Runtime.
+            RuntimeUnavailable: no ONNX Runtime, provider or device of this name.
+            Unsupported: this precision or kind of output cannot be done here.
+            DoesNotFit: out of memory.
+            UsageError: an option that does not exist; the valid ones are listed.
+        """
+        ort, choice, chosen = self._prepare(request)
+        threads = psutil.Process().num_threads()
+        with _translated(self.name, "build the model"):
+            session = _session(ort, choice, request, chosen, _session_options(ort, chosen))
+        # Only the session's own pool was started in between, and the caller works in it too.
+        pool = chosen.session.get("intra_op_num_threads") or (
+            psutil.Process().num_threads() - threads + 1 if choice.provider.short == "cpu" else None
+        )
+        _check_outputs(self.name, session)
+        facts = _observe(ort, choice, request, chosen, session)
+        index = int(request.handle.partition(":")[2] or 0)
+        return OnnxRuntimeBuild(
+            choice.provider, session, replace(facts, threads=pool), index, ort.RunOptions()
+        )
+
+    def trace(self, request: Request, inputs: Arrays, runs: int = 3) -> KernelPath:
+        """The kernel path, from a separate profiled session: one warm-up run and ``runs`` more.
+
+        ``source`` counts the nodes of the model as loaded; what a kernel ``absorbs`` is derived
+        from the optimised graph, where the provider lets ONNX Runtime save it.
+        """
+        ort, choice, chosen = self._prepare(request)
+        with (
+            tempfile.TemporaryDirectory(prefix="portability-") as folder,
+            _translated(self.name, "trace the model"),
+        ):
+            session, saved = _profiled(ort, choice, request, chosen, Path(folder))
+            feeds = {name: _contiguous(array) for name, array in inputs.items()}
+            for _ in range(runs + 1):
+                session.run(None, feeds)
+            events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+            absorbs = _absorbs(request.model, saved)
+        trusted = [provider.ep for provider in providers.TABLE if provider.synchronous]
+        found = profile.read(events, trusted, absorbs)
+        self.arena_peak_bytes = found.arena_peak_bytes
+        return KernelPath(
+            runtime=self.name,
+            uses=found.uses,
+            source=onnx_graph.op_types(request.model.value),
+            caveats=found.caveats,
+        )
+
+    def _prepare(self, request: Request) -> tuple[Any, _Choice, Settings]:
+        ort = library.load()
+        if request.model.kind != "onnx":
+            msg = f"{self.name} builds ONNX models; this is a {request.model.kind} model: export it"
+            raise Unsupported(msg)
+        choice = _choose(ort, self._short, request)
+        _check_precision(choice, request)
+        return ort, choice, in_force(choice.provider, request)
+
+
+def _check_outputs(runtime: str, session: Any) -> None:
+    for value in (*session.get_inputs(), *session.get_outputs()):
+        if not value.type.startswith("tensor("):
+            msg = f"{runtime}: {value.name!r} is a {value.type}; only tensors can be compared"
+            raise Unsupported(msg)
+
+
+def _observe(
+    ort: Any, choice: _Choice, request: Request, chosen: Settings, session: Any
+) -> Observed:
+    provider = choice.provider
+    notes: list[str] = []
+    counts: Counter[str] = Counter()
+    if hasattr(session, "get_provider_graph_assignment_info"):
+        assigned = [
+            (part.ep_name, node.op_type)
+            for part in session.get_provider_graph_assignment_info()
+            for node in part.get_nodes()
+        ]
+        counts = Counter(ep for ep, _ in assigned)
+        other = Counter(f"{op} on {ep}" for ep, op in assigned if ep != provider.ep)
+        notes += [f"{provider.ep} left {n} × {what}" for what, n in sorted(other.items())]
+    else:
+        notes.append(f"onnxruntime {ort.__version__} does not tell which provider got which node")
+    toolchain = {"onnxruntime": ort.__version__}
+    if choice.device is not None:
+        version = choice.device.ep_metadata.get("version", "")
+        toolchain[f"onnxruntime {provider.short} provider"] = version
+    return Observed(
+        precision=_known_precision(request.model, counts, chosen),
+        providers=dict(sorted(counts.items())),
+        asked_provider=provider.ep,
+        options=chosen.as_text(),
+        toolchain={name: version for name, version in toolchain.items() if version},
+        notes=tuple(notes),
+    )
+
+
+def _known_precision(model: Model, counts: Counter[str], chosen: Settings) -> str:
+    """What the CPU provider must compute in, if the graph leaves it no choice."""
+    fast = any("fastmath" in name and value == "1" for name, value in chosen.config.items())
+    if set(counts) != {"CPUExecutionProvider"} or fast or onnx_graph.quantised(model.value):
+        return ""
+    return "fp32" if onnx_graph.float_types(model.value) == {"FLOAT"} else ""
+
+
+# --- traces -------------------------------------------------------------------------------------
+
+_SAVE_LIMIT_BYTES = 512 * 2**20
+"""Larger models are not saved again to learn which nodes were fused."""
+
+
+def _profiled(
+    ort: Any, choice: _Choice, request: Request, chosen: Settings, folder: Path
+) -> tuple[Any, Path | None]:
+    """A profiling session and the optimised model, None where it cannot be saved."""
+    saved = folder / "optimised.onnx" if _bytes(request.model) <= _SAVE_LIMIT_BYTES else None
+    for target in (saved, None):
+        options = _session_options(ort, chosen)
+        options.enable_profiling = True
+        options.profile_file_prefix = str(folder / "profile")
+        options.log_severity_level = 3  # it warns that the saved model is for this hardware only
+        if target is not None:
+            options.optimized_model_filepath = str(target)
+        try:
+            return _session(ort, choice, request, chosen, options), target
+        except Exception as exc:  # the second turn is rare
+            # A compiling provider's nodes cannot be saved, and nothing tells so beforehand.
+            if target is None or "compiled nodes" not in str(exc):
+                raise
+    raise AssertionError
+
+
+def _bytes(model: Model) -> int:
+    if model.path is None:
+        return int(model.value.ByteSize())
+    files = {model.path, *(model.path.parent / f for f in onnx_graph.external_files(model.value))}
+    return sum(file.stat().st_size for file in files)
+
+
+def _absorbs(model: Model, saved: Path | None) -> dict[tuple[str, str], tuple[str, ...]]:
+    if saved is None or not saved.is_file():
+        return {}
+    import onnx
+
+    return profile.fused(model.value, onnx.load(str(saved), load_external_data=False))
+
+
+def runtime(name: str) -> OnnxRuntime:
+    """The runtime of that name.
+
+    Raises:
+        UsageError: no execution provider in the name.
+    """
+    short = name.partition(".")[2]
+    if not short:
+        known = ", ".join(f"onnxruntime.{provider.short}" for provider in providers.TABLE)
+        msg = f"runtime {name!r} names no execution provider; known: {known}"
+        raise UsageError(msg)
+    return OnnxRuntime(short)
+
+
+__all__ = ["LIBRARY", "OnnxRuntime", "OnnxRuntimeBuild", "runtime"]

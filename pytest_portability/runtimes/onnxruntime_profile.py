@@ -1,0 +1,256 @@
+"""Reads ONNX Runtime's profile: events to kernels, shares of time, arena peak, what was fused."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pytest_portability.kernels import Kernel, KernelUse
+
+_MOVE = {
+    "MemcpyToHost",
+    "MemcpyFromHost",
+    "Reorder",
+    "ReorderInput",
+    "ReorderOutput",
+    "Cast",
+    "Convert",
+    "QuantizeLinear",
+    "DequantizeLinear",
+    "FakeQuantize",
+}
+_LAYOUT = {
+    *("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Concat", "Slice", "Split"),
+    *("Gather", "Shape", "Size", "Expand", "Tile", "Identity", "Pad", "Constant"),
+    "ConstantOfShape",
+}
+_CONTROL = {"If", "Loop", "Scan"}
+"""Their time is the time of the nodes in their bodies, which are recorded themselves."""
+
+_DTYPES = {
+    "float": "fp32",
+    "float16": "fp16",
+    "bfloat16": "bf16",
+    "double": "fp64",
+    "int8": "int8",
+    "uint8": "int8",
+}
+_SUFFIXES = {
+    "f32": "fp32",
+    "f16": "fp16",
+    "bf16": "bf16",
+    "f64": "fp64",
+    "i8": "int8",
+    "u8": "int8",
+}
+
+
+def role(op: str) -> str:
+    """``move``, ``layout`` or ``compute``."""
+    return "move" if op in _MOVE else "layout" if op in _LAYOUT else "compute"
+
+
+def normal(op: str) -> str:
+    """Op name without the hashes and running numbers a compiling provider puts into it.
+
+    ``OpenVINOExecutionProvider_11857231728490505789_0`` becomes ``OpenVINOExecutionProvider``.
+    """
+    return re.sub(r"(?:_\d+)+(?=_|$)", "", op)
+
+
+def openvino_precision(implementation: str) -> str:
+    """Precision in OpenVINO's implementation name: ``brgemm_avx512_bf16`` is ``bf16``."""
+    name, _, suffix = implementation.rpartition("_")
+    return "" if name == "unknown" else _SUFFIXES.get(suffix.lower(), "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """What a profile tells.
+
+    Attributes:
+        uses: kernels with launches per inference; shares are None where times cannot be trusted.
+        arena_peak_bytes: most bytes in use in the arena during a run, with weights that ONNX
+            Runtime repacked; None where it is switched off or another provider, whose memory it
+            does not hold, took part.
+        caveats: what this profile cannot tell, one sentence each.
+    """
+
+    uses: tuple[KernelUse, ...]
+    arena_peak_bytes: int | None = None
+    caveats: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Tally:
+    events: Counter[Kernel] = field(default_factory=Counter)
+    microseconds: defaultdict[Kernel, float] = field(default_factory=lambda: defaultdict(float))
+
+
+def read(
+    events: Sequence[Mapping[str, Any]],
+    trusted: Iterable[str],
+    absorbs: Mapping[tuple[str, str], tuple[str, ...]] | None = None,
+) -> Profile:
+    """Turn a profile's events into kernels.
+
+    Args:
+        events: the JSON file; the first run in it is left out as warm-up if there are others.
+        trusted: providers whose node times are times of work.
+        absorbs: (op, node name) → source op types, from ``fused``.
+    """
+    runs = sorted((e for e in events if e.get("name") == "model_run"), key=lambda e: e["ts"])
+    start = runs[0]["ts"] + runs[0]["dur"] if len(runs) > 1 else 0
+    runs = runs[1:] or runs
+    timed = [e for e in events if e["ts"] >= start and e.get("cat") in ("Node", "Kernel")]
+    containers = _containers(events)
+    tally = _Tally()
+    for event in timed:
+        if event["cat"] == "Kernel":
+            kernel = _sub_kernel(event)
+        elif event["name"] in containers or not event["args"].get("op_name"):
+            continue
+        else:
+            kernel = _node_kernel(event, absorbs or {})
+        if kernel is not None:
+            tally.events[kernel] += 1
+            tally.microseconds[kernel] += 0 if kernel.op in _CONTROL else event["dur"]
+    untrusted = sorted({k.provider for k in tally.events} - set(trusted) - _reporting(timed))
+    alone = {kernel.provider for kernel in tally.events} == {"CPUExecutionProvider"}
+    peaks = [int(e["args"]["mem_in_use_peak"]) for e in events if alone and _has_peak(e)]
+    return Profile(
+        uses=_uses(tally, runs, shares=not untrusted),
+        arena_peak_bytes=max(peaks, default=None),
+        caveats=tuple(f"times of {p} are launch times, so no shares" for p in untrusted),
+    )
+
+
+def _containers(events: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Names of nodes whose time is that of the kernels below them.
+
+    The reference to the parent is not to be relied on: the last run's kernels, and sometimes all,
+    were seen to name ``SequentialExecutor::Execute`` (OpenVINO provider 1.8.1).
+    """
+    kernels = [e["args"] for e in events if e.get("cat") == "Kernel"]
+    reporting = {args.get("ep") for args in kernels}
+    compiled = {
+        str(e["name"])
+        for e in events
+        if e.get("cat") == "Node"
+        and e["args"].get("provider") in reporting
+        and normal(e["args"].get("op_name", "")) == e["args"]["provider"]
+    }
+    return compiled | {str(args.get("parent_ort_event_name")) for args in kernels}
+
+
+def _reporting(events: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Providers that time their own kernels."""
+    return {str(e["args"].get("ep", "")) for e in events if e["cat"] == "Kernel"}
+
+
+def _has_peak(event: Mapping[str, Any]) -> bool:
+    return event.get("cat") == "Node" and "mem_in_use_peak" in event["args"]
+
+
+def _uses(
+    tally: _Tally, runs: Sequence[Mapping[str, Any]], *, shares: bool
+) -> tuple[KernelUse, ...]:
+    # Streams of one provider may overlap, so that kernels add up to more than the run.
+    total = max(sum(run["dur"] for run in runs), sum(tally.microseconds.values())) or 1
+    count = max(1, len(runs))
+    return tuple(
+        KernelUse(
+            kernel=kernel,
+            launches=max(1, round(n / count)),
+            share=tally.microseconds[kernel] / total if shares else None,
+        )
+        for kernel, n in sorted(tally.events.items())
+    )
+
+
+def _sub_kernel(event: Mapping[str, Any]) -> Kernel | None:
+    """A kernel that a provider reports below its compiled node."""
+    args = event["args"]
+    if args.get("ov_status", "EXECUTED") != "EXECUTED":
+        return None
+    op, implementation = args.get("ov_node_type") or event["name"], args.get("ov_exec_type", "")
+    return Kernel(
+        provider=args.get("ep", ""),
+        op=normal(op),
+        role=role(op),
+        precision=openvino_precision(implementation),
+        implementation=implementation,
+    )
+
+
+def _node_kernel(
+    event: Mapping[str, Any], absorbs: Mapping[tuple[str, str], tuple[str, ...]]
+) -> Kernel:
+    args, op = event["args"], event["args"]["op_name"]
+    name = event["name"].removesuffix("_kernel_time")
+    return Kernel(
+        provider=args.get("provider", ""),
+        op=normal(op),
+        role=role(op),
+        precision=_precision(op, args),
+        # ONNX Runtime names no CPU kernel; only its blocked layout shows, in the node's name.
+        implementation="nchwc" if name.endswith("_nchwc") else "",
+        absorbs=absorbs.get((op, name), absorbs.get((op, ""), ())),
+    )
+
+
+def _precision(op: str, args: Mapping[str, Any]) -> str:
+    read_types = [t for shape in args.get("input_type_shape", []) for t in shape]
+    made = [t for shape in args.get("output_type_shape", []) for t in shape]
+    if role(op) == "compute" and {"int8", "uint8"} & set(read_types):
+        return "int8"  # integer products leave int32 or, rescaled, float behind
+    return next((_DTYPES[t] for t in made if t in _DTYPES), "")
+
+
+def fused(source: Any, optimised: Any) -> dict[tuple[str, str], tuple[str, ...]]:
+    """Which source ops each node of the optimised graph stands for.
+
+    A fused node keeps the name of the tensor it makes. From there the source graph is walked
+    back through tensors that no longer exist; the ops passed are what was fused. Nothing is said
+    of nodes whose outputs are new (blocked-layout convolutions).
+
+    Args:
+        source: ``onnx.ModelProto`` as it was loaded.
+        optimised: the one ONNX Runtime saved.
+
+    Returns:
+        (op, node name) → sorted source op types; ("op", "") for unnamed nodes of one answer.
+    """
+    makers = {name: node for node in source.graph.node for name in node.output if name}
+    alive = {name for node in optimised.graph.node for name in node.output}
+    alive |= {value.name for value in optimised.graph.input}
+    alive |= {tensor.name for tensor in optimised.graph.initializer}
+    found: dict[tuple[str, str], tuple[str, ...]] = {}
+    unnamed: defaultdict[str, set[tuple[str, ...]]] = defaultdict(set)
+    for node in optimised.graph.node:
+        ops = () if role(node.op_type) == "move" else _walk(node.output, makers, alive)
+        if node.name:
+            found[node.op_type, node.name] = ops
+        else:
+            unnamed[node.op_type].add(ops)
+    one_answer = {(op, ""): next(iter(ways)) for op, ways in unnamed.items() if len(ways) == 1}
+    return {**found, **one_answer}
+
+
+def _walk(outputs: Sequence[str], makers: Mapping[str, Any], alive: set[str]) -> tuple[str, ...]:
+    pending, seen, ops = list(outputs), set(), []
+    while pending:
+        node = makers.get(pending.pop())
+        if node is None or id(node) in seen:
+            continue
+        seen.add(id(node))
+        if node.op_type != "Constant":
+            ops.append(node.op_type)
+        pending += [name for name in node.input if name and name not in alive]
+    return tuple(sorted(ops))
+
+
+__all__ = ["Profile", "fused", "normal", "openvino_precision", "read", "role"]

@@ -1,0 +1,390 @@
+"""ONNX Runtime's execution providers: what differs between them, and the devices they see."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pytest_portability.targets import Absent, Device, cpu_device
+
+_OWN: Mapping[str, Mapping[str, str]] = {"fp32": {}, "fp16": {}, "bf16": {}, "int8": {}}
+"""The provider computes in the types of the model's file; nothing has to be switched."""
+
+_NO_TF32 = "TF32 is a mode of NVIDIA GPUs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provider:
+    """What differs between execution providers.
+
+    Attributes:
+        short: after the dot of the runtime's name, such as ``cuda``.
+        ep: ONNX Runtime's name, such as ``CUDAExecutionProvider``.
+        vendor: of its devices; empty where the device tells.
+        platform: of its devices.
+        synchronous: a node's time in the profile is the time of its work, not of its launch.
+        memory: where ``IOBinding`` can leave outputs; ``cpu`` where it cannot name the device.
+        switches: precision → provider options that ask for exactly it.
+        refuses: precision → why it cannot be had.
+    """
+
+    short: str
+    ep: str
+    vendor: str = ""
+    platform: str = ""
+    synchronous: bool = False
+    memory: str = "cpu"
+    switches: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: _OWN)
+    refuses: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def runtime(self) -> str:
+        """Name of the runtime."""
+        return f"onnxruntime.{self.short}"
+
+    @property
+    def converted(self) -> tuple[str, ...]:
+        """Precisions that come with the file, as there is no switch for them."""
+        return tuple(p for p in ("bf16", "fp16") if self.switches.get(p, {"": ""}) == {})
+
+    def supports(self, precision: str) -> str:
+        """Why this precision cannot be asked for; empty if it can."""
+        if precision == "native" or precision in self.switches:
+            return ""
+        if precision in self.refuses:
+            return self.refuses[precision]
+        return _NO_TF32 if precision == "tf32" else f"{self.ep} has no switch for {precision}"
+
+
+def _cpu(short: str, ep: str) -> Provider:
+    fp16 = "the CPU provider computes fp16 nodes in fp32"
+    bf16 = "the CPU provider has hardly any bf16 kernels and computes the rest in fp32"
+    return Provider(
+        short=short,
+        ep=ep,
+        vendor="cpu",
+        platform="cpu",
+        synchronous=True,
+        switches={"fp32": {}, "int8": {}},
+        refuses={"fp16": fp16, "bf16": bf16},
+    )
+
+
+def _nvidia(short: str, ep: str, switches: Mapping[str, Mapping[str, str]]) -> Provider:
+    return Provider(
+        short=short, ep=ep, vendor="nvidia", platform="cuda", memory="cuda", switches=switches
+    )
+
+
+def _amd(short: str, ep: str, switches: Mapping[str, Mapping[str, str]]) -> Provider:
+    return Provider(short=short, ep=ep, vendor="amd", platform="rocm", switches=switches)
+
+
+def _openvino(hint: str) -> Mapping[str, str]:
+    # Every other spelling is accepted, echoed back and ignored; this one reaches OpenVINO.
+    parts = (f'"{device}":{{"INFERENCE_PRECISION_HINT":"{hint}"}}' for device in ("CPU", "GPU"))
+    return {"load_config": f"{{{','.join(parts)}}}"}
+
+
+_TF32_FREE = "TensorRT uses TF32 unless the environment has NVIDIA_TF32_OVERRIDE=0"
+_COREML = "Core ML picks fp16 or fp32 for each unit by itself"
+
+TABLE = (
+    _cpu("cpu", "CPUExecutionProvider"),
+    _cpu("xnnpack", "XnnpackExecutionProvider"),
+    _cpu("dnnl", "DnnlExecutionProvider"),
+    _nvidia(
+        "cuda",
+        "CUDAExecutionProvider",
+        {**_OWN, "fp32": {"use_tf32": "0"}, "tf32": {"use_tf32": "1"}},
+    ),
+    _nvidia(
+        "tensorrt",
+        "TensorrtExecutionProvider",
+        {
+            "fp32": {},
+            "tf32": {},
+            "fp16": {"trt_fp16_enable": "1"},
+            "bf16": {"trt_bf16_enable": "1"},
+            "int8": {"trt_int8_enable": "1"},
+        },
+    ),
+    _nvidia("nvtensorrtrtx", "NvTensorRTRTXExecutionProvider", _OWN),
+    _amd(
+        "migraphx",
+        "MIGraphXExecutionProvider",
+        {
+            "fp32": {},
+            "fp16": {"migraphx_fp16_enable": "1"},
+            "bf16": {"migraphx_bf16_enable": "1"},
+            "int8": {},
+        },
+    ),
+    _amd("rocm", "ROCMExecutionProvider", _OWN),
+    Provider(
+        short="openvino",
+        ep="OpenVINOExecutionProvider",
+        vendor="intel",
+        platform="xpu",
+        synchronous=True,
+        switches={
+            "fp32": _openvino("f32"),
+            "fp16": _openvino("f16"),
+            "bf16": _openvino("bf16"),
+            "int8": {},
+        },
+    ),
+    Provider(
+        short="coreml",
+        ep="CoreMLExecutionProvider",
+        vendor="apple",
+        platform="mps",
+        switches={"int8": {}},
+        refuses={"fp32": _COREML, "fp16": _COREML, "bf16": _COREML},
+    ),
+    Provider(short="dml", ep="DmlExecutionProvider", platform="directml"),
+    Provider(short="webgpu", ep="WebGpuExecutionProvider", platform="webgpu"),
+    Provider(
+        short="qnn",
+        ep="QNNExecutionProvider",
+        vendor="qualcomm",
+        platform="qnn",
+        switches={
+            "fp32": {"enable_htp_fp16_precision": "0"},
+            "fp16": {"enable_htp_fp16_precision": "1"},
+            "int8": {},
+        },
+    ),
+    Provider(short="vitisai", ep="VitisAIExecutionProvider", vendor="amd", platform="npu"),
+    Provider(
+        short="cann",
+        ep="CANNExecutionProvider",
+        vendor="huawei",
+        platform="cann",
+        memory="cann",
+        switches={
+            **_OWN,
+            "fp32": {"precision_mode": "must_keep_origin_dtype"},
+            "fp16": {"precision_mode": "force_fp16"},
+        },
+    ),
+)
+
+_NO_COMPUTE = ("AzureExecutionProvider",)
+"""Providers that run nothing on a device of this machine."""
+
+
+def named(short: str) -> Provider:
+    """The provider of a runtime's name; one that is not in the table has general properties."""
+    found = next((provider for provider in TABLE if provider.short == short), None)
+    return found or Provider(short=short, ep="", platform=short)
+
+
+def of_ep(ep: str) -> Provider:
+    """The provider of ONNX Runtime's name; the short name of an unknown one is derived."""
+    found = next((provider for provider in TABLE if provider.ep == ep), None)
+    short = re.sub(r"[^a-z0-9]+", "-", ep.removesuffix("ExecutionProvider").lower()).strip("-")
+    return found or Provider(short=short, ep=ep, platform=short)
+
+
+def resolve(short: str, available: Iterable[str]) -> Provider | None:
+    """The provider of that short name if this ONNX Runtime has it."""
+    return next((p for ep in available if (p := of_ep(ep)).short == short), None)
+
+
+def needs_environment(provider: Provider, precision: str) -> str:
+    """What the environment lacks for this precision; empty if nothing."""
+    strict = os.environ.get("NVIDIA_TF32_OVERRIDE") == "0"
+    return _TF32_FREE if (provider.short, precision, strict) == ("tensorrt", "fp32", False) else ""
+
+
+# --- devices ------------------------------------------------------------------------------------
+
+_VENDORS = {
+    0x10DE: "nvidia",
+    0x1002: "amd",
+    0x1022: "amd",
+    0x8086: "intel",
+    0x106B: "apple",
+    0x5143: "qualcomm",
+    0x4D4F4351: "qualcomm",  # "QCOM" of an ACPI device
+    0x19E5: "huawei",
+    0x13B5: "arm",
+}
+
+
+def offered(ep_devices: Iterable[Any]) -> list[tuple[str, str, Any]]:
+    """Name the devices of ``get_ep_devices()``: (provider name, handle, device).
+
+    The handle is ``cpu``, or ``gpu:0``, ``npu:0``, …: counted per provider and kind. Devices that
+    stand for several others (OpenVINO's AUTO) and virtual ones (to compile for a device that is
+    not here) are left out.
+    """
+    counts: dict[tuple[str, str], int] = {}
+    found = []
+    for entry in ep_devices:
+        if "ov_meta_device" in entry.ep_metadata or entry.device.metadata.get("is_virtual") == "1":
+            continue
+        kind = str(entry.device.type).rpartition(".")[2].lower()
+        position = counts.setdefault((entry.ep_name, kind), 0)
+        counts[entry.ep_name, kind] += 1
+        handle = "cpu" if kind == "cpu" else f"{kind}:{position}"
+        found.append((entry.ep_name, handle, entry))
+    return found
+
+
+def device_of(ep: str, handle: str, entry: Any) -> Device:
+    """The facts of one ``OrtEpDevice``; its product is empty where ONNX Runtime has no name."""
+    provider, hardware = of_ep(ep), entry.device
+    metadata = {**hardware.metadata, **entry.ep_metadata}
+    facts = {}
+    if provider.short != "cpu":
+        facts[f"onnxruntime {provider.short} provider"] = metadata.get("version", "")
+    if handle == "cpu":
+        return cpu_device(runtimes=(provider.runtime,), handle=handle, facts=facts)
+    if metadata.get("pci_bus_id"):
+        facts["pci"] = metadata["pci_bus_id"]
+    kind, _, index = handle.partition(":")
+    return Device(
+        runtimes=(provider.runtime,),
+        handle=handle,
+        vendor=_VENDORS.get(hardware.vendor_id) or hardware.vendor.lower() or provider.vendor,
+        arch=metadata.get("DEVICE_ARCHITECTURE", ""),
+        product=metadata.get("FULL_DEVICE_NAME") or metadata.get("Description", ""),
+        platform="npu" if kind == "npu" and provider.short == "openvino" else provider.platform,
+        index=int(index),
+        facts={name: value for name, value in facts.items() if value},
+    )
+
+
+def built_in(
+    available: Sequence[str], covered: set[str], root: Path = Path("/")
+) -> tuple[list[Device], list[Absent]]:
+    """Devices of providers that are part of the wheel and do not list devices themselves.
+
+    Args:
+        available: ``get_available_providers()``: what was compiled in, whether usable or not.
+        covered: providers that listed devices.
+        root: where ``sys`` is mounted.
+    """
+    devices: list[Device] = []
+    absents: list[Absent] = []
+    for ep in available:
+        provider = of_ep(ep)
+        if ep in covered or ep in _NO_COMPUTE or "." in ep:
+            continue
+        found = _devices_of(provider, root)
+        devices += found
+        if not found:
+            reason = f"no device: onnxruntime has {ep}, and no {provider.vendor} GPU answered"
+            absents.append(Absent(name=provider.runtime, reason=reason))
+    return devices, absents
+
+
+def _devices_of(provider: Provider, root: Path) -> list[Device]:
+    names = (provider.runtime,)
+    if provider.vendor == "cpu":
+        return [cpu_device(runtimes=names, handle="cpu")]
+    if provider.platform == "cuda":
+        return _nvidia_devices(provider, _nvidia_smi())
+    if provider.platform == "rocm":
+        return _amd_devices(provider, root)
+    # ONNX Runtime cannot be asked, so the device joins what another library names.
+    vendor = provider.vendor or provider.short
+    single = Device(
+        runtimes=names,
+        handle="gpu:0",
+        vendor=vendor,
+        arch="",
+        product="",
+        platform=provider.platform,
+    )
+    return [single]
+
+
+_SMI = "name,compute_cap,memory.total,driver_version,pci.bus_id,uuid"
+
+
+def _nvidia_smi() -> list[list[str]]:
+    command = ["nvidia-smi", f"--query-gpu={_SMI}", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [[part.strip() for part in line.split(",")] for line in done.stdout.splitlines()]
+
+
+def _nvidia_devices(provider: Provider, rows: Sequence[Sequence[str]]) -> list[Device]:
+    """Cards as ``nvidia-smi`` lists them, numbered as CUDA shows them to this process."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    order = [str(i) for i in range(len(rows))] if visible is None else visible.split(",")
+    by_name = {str(i): row for i, row in enumerate(rows)} | {row[5]: row for row in rows}
+    chosen = [by_name[name.strip()] for name in order if name.strip() in by_name]
+    return [
+        Device(
+            runtimes=(provider.runtime,),
+            handle=f"gpu:{index}",
+            vendor="nvidia",
+            arch=f"sm_{capability.replace('.', '')}",
+            product=product,
+            platform="cuda",
+            index=index,
+            memory_bytes=int(mib) * 2**20 if mib.isdigit() else None,
+            facts={"driver": driver, "pci": pci.lower(), "uuid": uuid},
+        )
+        for index, (product, capability, mib, driver, pci, uuid) in enumerate(chosen)
+    ]
+
+
+def _amd_devices(provider: Provider, root: Path) -> list[Device]:
+    """GPUs of the kernel's compute driver, which needs no ROCm user space to be asked."""
+    devices: list[Device] = []
+    nodes = (root / "sys/class/kfd/kfd/topology/nodes").glob("*/properties")
+    for file in sorted(nodes, key=lambda f: int(f.parent.name)):
+        lines = (line.split() for line in _text(file).splitlines())
+        facts = {parts[0]: int(parts[1]) for parts in lines if len(parts) == 2}
+        version = facts.get("gfx_target_version", 0)
+        if not version:  # the host's CPU is a node too
+            continue
+        major, minor, step = version // 10000, version // 100 % 100, version % 100
+        place = facts.get("location_id", 0)
+        address = f"{place >> 8 & 0xFF:02x}:{place >> 3 & 0x1F:02x}.{place & 7}"
+        pci = f"{facts.get('domain', 0):04x}:{address}"
+        devices.append(
+            Device(
+                runtimes=(provider.runtime,),
+                handle=f"gpu:{len(devices)}",
+                vendor="amd",
+                arch=f"gfx{major}{minor:x}{step:x}",
+                product=_text(root / "sys/bus/pci/devices" / pci / "product_name").strip(),
+                platform="rocm",
+                index=len(devices),
+                facts={"pci": pci},
+            )
+        )
+    return devices
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text()
+    except OSError:
+        return ""
+
+
+__all__ = [
+    "TABLE",
+    "Provider",
+    "built_in",
+    "device_of",
+    "named",
+    "needs_environment",
+    "of_ep",
+    "offered",
+    "resolve",
+]

@@ -1,0 +1,490 @@
+"""The torch.compile runtime: whether a module really was compiled, and into which kernels."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+import json
+import logging
+import os
+import re
+import subprocess
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_portability.errors import Unsupported, UsageError
+from pytest_portability.kernels import Kernel, KernelPath, KernelUse
+from pytest_portability.models import Arrays
+from pytest_portability.runtimes import Observed, Request
+from pytest_portability.runtimes.torch import ENVIRONMENT, ModuleBuild, failure, shares_of
+from pytest_portability.runtimes.torch_devices import import_torch
+from pytest_portability.runtimes.torch_ops import (
+    executed_ops,
+    kernels_of,
+    precision_word,
+    role,
+    source_of,
+    uses_of,
+)
+from pytest_portability.runtimes.torch_settings import (
+    OPTIONS,
+    Option,
+    check_options,
+    is_flag,
+    refusal,
+)
+
+_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+_COMPILE: Mapping[str, Option] = {
+    "backend": Option(valid="a backend's name", accepts=lambda value: isinstance(value, str)),
+    "dynamic": Option(valid="true or false", accepts=is_flag),
+    "fullgraph": Option(valid="true or false", accepts=is_flag),
+    "mode": Option(valid=", ".join(map(repr, _MODES)), accepts=lambda value: value in _MODES),
+    "options": Option(
+        valid="a table of inductor options", accepts=lambda value: isinstance(value, Mapping)
+    ),
+}
+KNOWN: Mapping[str, Option] = dict(sorted({**OPTIONS, **_COMPILE}.items()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compiled:
+    """What the compiler did in this process since its counters were cleared.
+
+    Attributes:
+        frames: frames that dynamo took up, recompilations included.
+        frames_ok: those it finished.
+        graphs: graphs handed to the backend.
+        calls: operator calls in these graphs.
+        breaks: reason of a graph break → how often.
+        failures: why frames were given up and ran eagerly, one sentence each.
+    """
+
+    frames: int
+    frames_ok: int
+    graphs: int
+    calls: int
+    breaks: Mapping[str, int]
+    failures: tuple[str, ...]
+
+    @property
+    def really(self) -> bool:
+        """Everything that was taken up was compiled, and something was."""
+        whole = self.frames > 0 and self.frames_ok == self.frames
+        return whole and self.graphs >= 1 and not self.failures
+
+
+def _import_compiler() -> Any:
+    """Import torch with inductor, which imports parts of torch that torch itself deprecates."""
+    torch = import_torch("torch.compile", "compile a torch module")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="`torch.jit", category=DeprecationWarning)
+        importlib.import_module("torch._inductor.compile_fx")
+    return torch
+
+
+def compiled_facts() -> Compiled:
+    """Read dynamo's counters."""
+    from torch._dynamo.utils import counters, get_compilation_metrics
+
+    metrics = [metric for metric in get_compilation_metrics() if metric.fail_type]
+    failures = (f"{m.co_name}: {m.fail_type}: {_line(m.fail_reason)}" for m in metrics)
+    breaks: Counter[str] = Counter()
+    for reason, n in counters["graph_break"].items():
+        breaks[_line(reason)] += n
+    return Compiled(
+        frames=int(counters["frames"]["total"]),
+        frames_ok=int(counters["frames"]["ok"]),
+        graphs=int(counters["stats"]["unique_graphs"]),
+        calls=int(counters["stats"]["calls_captured"]),
+        breaks=dict(breaks),
+        failures=tuple(dict.fromkeys(failures)),
+    )
+
+
+def _line(text: Any) -> str:
+    return str(text).strip().partition("\n")[0]
+
+
+def _forget() -> None:
+    """Clear compiled code and counters: they belong to code objects, so builds would share them."""
+    import torch._dynamo as dynamo
+    from torch._dynamo.utils import clear_compilation_metrics, counters
+
+    dynamo.reset()
+    counters.clear()
+    clear_compilation_metrics()
+
+
+class CompiledBuild(ModuleBuild):
+    """A module compiled by ``torch.compile``; the compiler runs inside the first launch."""
+
+    def __init__(self, request: Request) -> None:
+        """Prepare the compilation.
+
+        Raises:
+            Unsupported: no C++ compiler, which inductor needs.
+        """
+        torch = _import_compiler()
+        self.backend = str(request.options.get("backend", "inductor"))
+        self._first: Compiled | None = None
+        self._frames_elsewhere = 0
+        asked = {name: value for name, value in request.options.items() if name in _COMPILE}
+        super().__init__(request, wrap=lambda module: torch.compile(module, **asked))
+        try:
+            self.compiler = _compiler(torch, self.device) if self.backend == "inductor" else ""
+        except Unsupported:
+            self.close()
+            raise
+        if request.cache_dir:
+            self._settings.enter_context(_environment("TORCHINDUCTOR_CACHE_DIR", request.cache_dir))
+        _forget()
+
+    def launch(self) -> None:
+        """Enqueue one inference of the staged batch; the first one compiles."""
+        super().launch()
+        if self._first is None:
+            self._first = compiled_facts()
+
+    def predict(self, inputs: Arrays) -> Arrays:
+        """Run other inputs; compiling for another batch size here is no fault of the timed runs."""
+        before = compiled_facts().frames if self._first else 0
+        outputs = super().predict(inputs)
+        if before:
+            self._frames_elsewhere += compiled_facts().frames - before
+        return outputs
+
+    def observed(self) -> Observed:
+        """The facts of this build; those of the compiler only after a first launch."""
+        now = compiled_facts()
+        found = super().observed()
+        options = {name: str(self.request.options.get(name, "")) for name in _COMPILE}
+        options = {name: text for name, text in options.items() if text}
+        found = dataclasses.replace(
+            found,
+            options=dict(sorted({**found.options, **options, "backend": self.backend}.items())),
+            toolchain={**found.toolchain, **_toolchain(self.compiler)},
+            asked_provider=self.backend,
+        )
+        return found if self._first is None else self._with_facts(found, self._first, now)
+
+    def compiled(self) -> bool:
+        """Whether the staged batch runs compiled."""
+        return self._first is not None and self._first.really
+
+    def close(self) -> None:
+        """Free what the build holds, compiled code too."""
+        super().close()
+        _forget()
+
+    def _with_facts(self, found: Observed, first: Compiled, now: Compiled) -> Observed:
+        recompiled = now.frames - first.frames - self._frames_elsewhere
+        compiled = first.really and (recompiled == 0 or now.really)
+        notes = [f"graph break ×{n}: {reason}" for reason, n in first.breaks.items()]
+        if recompiled > 0:
+            notes.append(f"recompiled {recompiled} × after the first call")
+        if not compiled:
+            why = "; ".join(now.failures) or _why_eager(now)
+            notes.append(f"torch.compile declined and the module ran eagerly: {why}")
+        return dataclasses.replace(
+            found,
+            providers={self.backend: first.calls} if compiled else found.providers,
+            graph_breaks=max(0, first.graphs - 1),
+            compiled=compiled,
+            notes=(*found.notes, *notes),
+        )
+
+
+def _why_eager(facts: Compiled) -> str:
+    if facts.frames == 0:
+        return "no frame was compiled (stance force_eager, torch.compiler.disable or disable=True)"
+    return f"{facts.frames_ok} of {facts.frames} frames were compiled, in {facts.graphs} graphs"
+
+
+def _compiler(torch: Any, device: Any) -> str:
+    """The C++ compiler that inductor finds; empty where it needs none of its own.
+
+    Raises:
+        Unsupported: none works.
+    """
+    if device.type != "cpu":  # triton brings its own and calls the host compiler only for stubs
+        return ""
+    from torch._inductor.cpp_builder import get_cpp_compiler
+
+    try:
+        return str(get_cpp_compiler())
+    except RuntimeError as exc:
+        msg = (
+            "torch.compile needs a working C++ compiler for the CPU and there is none; install "
+            f"g++ or clang++, or name one in CXX ({type(exc).__name__}: {exc})"
+        )
+        raise Unsupported(msg) from exc
+
+
+def _toolchain(compiler: str) -> dict[str, str]:
+    from importlib import metadata
+
+    found = {}
+    for name in ("triton", "pytorch-triton-rocm", "pytorch-triton-xpu"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found["triton"] = metadata.version(name)
+    if compiler:
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            done = subprocess.run(
+                [compiler, "--version"], capture_output=True, text=True, timeout=10, check=True
+            )
+            found["c++"] = _line(done.stdout)
+    return found
+
+
+@contextlib.contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompileRuntime:
+    """A module compiled by ``torch.compile``, with inductor unless another backend is asked for."""
+
+    name: str = "torch.compile"
+    family: str = "torch"
+    packages: tuple[str, ...] = ("torch", "torch._inductor.compile_fx")
+    kinds: tuple[str, ...] = ("torch",)
+    environment: Mapping[str, str] = dataclasses.field(default_factory=lambda: {**ENVIRONMENT})
+
+    def supports(self, precision: str, platform: str) -> str:
+        """Why this precision cannot be done on this platform; empty if it can, as far as known."""
+        return refusal(precision, platform)
+
+    def build(self, request: Request) -> CompiledBuild:
+        """Make an executable; see ``Runtime.build`` for what it raises."""
+        check_options(request.options, KNOWN, self.name)
+        if {"mode", "options"} <= set(request.options):
+            msg = f"runtime {self.name!r} takes 'mode' or 'options', not both"
+            raise UsageError(msg)
+        self._check_inductor_options(request.options.get("options", {}))
+        return CompiledBuild(request)
+
+    def trace(self, request: Request, inputs: Arrays, runs: int = 3) -> KernelPath:
+        """Kernels of one run, from a compilation of its own that bypasses every cache.
+
+        A warm cache would hide what was fused. Takes a cold compilation: 6 to 25 s.
+        """
+        with tempfile.TemporaryDirectory(prefix="portability-") as folder:
+            fresh = dataclasses.replace(request, cache_dir=folder)
+            graphs: list[_Graph] = []
+            with _introspection(folder, graphs):
+                build = self.build(fresh)
+                try:
+                    build.stage(inputs)
+                    build.launch()
+                    build.synchronize()
+                    return self._path(build, Path(folder), graphs, runs)
+                except Exception as exc:
+                    raise failure(exc, f"trace the module on {request.handle}") from exc
+                finally:
+                    build.close()
+
+    def _path(
+        self, build: CompiledBuild, folder: Path, graphs: Sequence[_Graph], runs: int
+    ) -> KernelPath:
+        ops = executed_ops(build.run_eagerly)
+        source = source_of(ops)
+        if not build.compiled():
+            names = {op.name for op in kernels_of(ops)}
+            shares, caveats = shares_of(build, build.run_eagerly, names, runs)
+            note = "torch.compile declined; these are the operators of the eager run"
+            uses = uses_of(ops, shares)
+            return KernelPath(runtime=self.name, uses=uses, source=source, caveats=(note, *caveats))
+        calls = _calls(folder, graphs)
+        if not calls:
+            note = f"backend {build.backend!r} does not tell its kernels"
+            return KernelPath(runtime=self.name, evidence="none", source=source, caveats=(note,))
+        shares, caveats = shares_of(build, build.launch, {call.timed for call in calls}, runs)
+        if compiled_facts().graphs > 1:
+            caveats = (*caveats, "what runs eagerly between graph breaks is not in the path")
+        uses = _uses(calls, shares)
+        return KernelPath(runtime=self.name, uses=uses, source=source, caveats=caveats)
+
+    def _check_inductor_options(self, options: Mapping[str, Any]) -> None:
+        if not options:
+            return
+        _import_compiler()
+        from torch._inductor import list_options
+
+        known = list_options()
+        wrong = [name for name in options if name.replace("-", "_") not in known]
+        if wrong:
+            import difflib
+
+            near = difflib.get_close_matches(wrong[0], known, n=5) or sorted(known)[:20]
+            msg = (
+                f"unknown inductor option {wrong[0]!r} for runtime {self.name!r}; "
+                f"near ones: {', '.join(near)}; all: torch._inductor.list_options()"
+            )
+            raise UsageError(msg)
+
+
+_Graph = dict[str, "_Node"]
+"""Name of a node in the graph that inductor schedules → the node."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Node:
+    """One operator call of the graph that inductor schedules.
+
+    Attributes:
+        source: the operator the user's module called, before decomposition, such as ``gelu``.
+        precision: of its result.
+        view: nothing runs for it.
+    """
+
+    source: str
+    precision: str
+    view: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Call:
+    """One call in the code that inductor wrote; ``timed`` is its name in the profiler."""
+
+    kernel: Kernel
+    timed: str
+
+
+@contextlib.contextmanager
+def _introspection(folder: str, graphs: list[_Graph]) -> Iterator[None]:
+    """Make inductor write down what it fuses, and hand us its graphs."""
+    _import_compiler()
+    from torch._inductor import config
+
+    logger = logging.getLogger("torch._inductor.debug")
+    level = logger.level
+    switches = {
+        "cpp.enable_kernel_profile": True,
+        "force_disable_caches": True,
+        "post_grad_custom_post_pass": lambda graph: graphs.append(_nodes(graph)),
+        "trace.debug_dir": folder,
+        "trace.enabled": True,
+        "trace.provenance_tracking_level": 1,
+    }
+    with config.patch(switches), warnings.catch_warnings():
+        # We asked for it: caches hide what is looked for.
+        warnings.filterwarnings("ignore", message="dynamo_pgo force disabled")
+        logger.setLevel(logging.ERROR)  # it announces the folder, which is about to go
+        try:
+            yield
+        finally:
+            logger.setLevel(level)
+
+
+def _nodes(graph: Any) -> _Graph:
+    found = {}
+    for node in graph.nodes:
+        if node.op != "call_function" or not hasattr(node.target, "_schema"):
+            continue
+        value = node.meta.get("val")
+        first = value[0] if isinstance(value, list | tuple) and value else value
+        source = node.meta.get("original_aten") or node.target
+        found[node.name] = _Node(
+            source=_short(source.name() if hasattr(source, "name") else str(source)),
+            precision=precision_word(first.dtype) if hasattr(first, "dtype") else "",
+            view=bool(node.target.is_view),
+        )
+    return found
+
+
+def _short(name: str) -> str:
+    """``aten::add.Tensor`` → ``add``; other namespaces stay."""
+    return name.partition(".")[0].removeprefix("aten::").removeprefix("prims::")
+
+
+def _calls(folder: Path, graphs: Sequence[_Graph]) -> list[_Call]:
+    """The calls of all graphs, in order of compilation and call."""
+    calls = []
+    files = sorted(
+        folder.rglob("inductor_provenance_tracking_node_mappings.json"),
+        key=lambda path: [int(n) for n in re.findall(r"\d+", path.parent.name)],
+    )
+    unused = list(graphs)
+    for file in files:
+        mapping = json.loads(file.read_text(encoding="utf-8")).get("cppCodeToPost", {})
+        names = {name for members in mapping.values() for name in members}
+        # Several graphs use the same node names; in order, the first that holds them all is it.
+        graph = next((g for g in unused if len(names & set(g)) == len(names & _all(unused))), {})
+        if graph in unused:
+            unused.remove(graph)
+        calls += [_call(key, [graph[n] for n in mapping[key] if n in graph]) for key in mapping]
+    return calls
+
+
+def _all(graphs: Iterable[_Graph]) -> set[str]:
+    return {name for graph in graphs for name in graph}
+
+
+def _call(key: str, nodes: Sequence[_Node]) -> _Call:
+    """A call by its key in the mapping, such as ``cpp_fused_add_gelu_0:4``."""
+    name = key.rpartition(":")[0] or key
+    work = [node for node in nodes if not node.view] or list(nodes)
+    absorbs = tuple(sorted({node.source for node in work}))
+    precisions = Counter(node.precision for node in work)
+    generated = re.match(r"(cpp|triton|mps|halide|cutlass|cutedsl)_", name)
+    if generated:
+        op, timed = re.sub(r"_\d+$", "", name), name
+    else:
+        op = _short(re.sub(r"^(extern_kernels|torch\.ops\.aten|aten)\.", "", name))
+        library = re.match(r"torch\.ops\.(\w+)\.(\w+)", name)
+        op = f"{library[1]}::{library[2]}" if library and library[1] != "aten" else op
+        timed = op if "::" in op else f"aten::{op}"
+    roles = {role(node.source) for node in work}
+    kernel = Kernel(
+        provider="inductor",
+        op=op,
+        role=roles.pop() if len(roles) == 1 else "compute",
+        precision=max(sorted(precisions), key=precisions.__getitem__, default=""),
+        implementation=generated[1] if generated else "extern",
+        absorbs=absorbs,
+    )
+    return _Call(kernel=kernel, timed=timed)
+
+
+def _uses(calls: Sequence[_Call], shares: Mapping[str, float]) -> tuple[KernelUse, ...]:
+    """Equal kernels together; calls under one profiler name divide its share by their number."""
+    together = Counter(call.timed for call in calls)
+    launches: Counter[Kernel] = Counter()
+    parts: dict[Kernel, float] = {}
+    for call in calls:
+        launches[call.kernel] += 1
+        if call.timed in shares:
+            share = shares[call.timed] / together[call.timed]
+            parts[call.kernel] = parts.get(call.kernel, 0.0) + share
+    return tuple(
+        KernelUse(kernel=kernel, launches=n, share=parts.get(kernel))
+        for kernel, n in sorted(launches.items())
+    )
+
+
+def runtime(name: str) -> CompileRuntime:
+    """The runtime of that name.
+
+    Raises:
+        UsageError: another name than ``torch.compile``.
+    """
+    if name != "torch.compile":
+        msg = f"unknown runtime {name!r}; of this family: 'torch', 'torch.compile'"
+        raise UsageError(msg)
+    return CompileRuntime()

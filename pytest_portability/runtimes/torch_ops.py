@@ -1,0 +1,246 @@
+"""The operators an eager module dispatches: counts, device, precision and share of time."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_portability.kernels import Kernel, KernelUse
+
+_WORDS = {
+    "float32": "fp32",
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "float64": "fp64",
+    "qint8": "int8",
+    "quint8": "int8",
+    "float8_e4m3fn": "fp8",
+    "float8_e5m2": "fp8",
+}
+_FLOATING = {*_WORDS.values()}
+_MOVES = {"copy_", "_to_copy", "clone", "_copy_from", "_copy_from_and_resize", "to_mkldnn"}
+_MOVES |= {"convert_element_type"}
+_LAYOUTS = {"cat", "stack", "index", "index_select", "gather", "embedding", "constant_pad_nd"}
+_LAYOUTS |= {"roll", "flip", "repeat", "slice_scatter", "select_scatter", "index_put_"}
+_NO_KERNEL = re.compile(r"aten::(empty\w*|new_empty\w*|detach|resolve_\w+|lift_fresh|alias)$")
+_HEAVY = re.compile(r"mm|conv|rnn|lstm|gru|attention|(?<!bi)linear|matmul")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Op:
+    """One kind of operator call as the dispatcher saw it.
+
+    Attributes:
+        name: with its namespace, such as ``aten::addmm``.
+        device: device type of its result.
+        precision: of its result, as in ``PRECISIONS`` or the dtype's own name; empty if it has
+            none. ``int8`` if it works on quantised values.
+        view: it only makes another view of its input; nothing runs.
+    """
+
+    name: str
+    device: str
+    precision: str
+    view: bool
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel it stands for; eager operators absorb nothing but themselves."""
+        short = self.name.removeprefix("aten::")
+        return Kernel(
+            provider=f"aten:{self.device}",
+            op=short,
+            role=role(short),
+            precision=self.precision,
+            absorbs=(short,),
+        )
+
+
+def role(short: str) -> str:
+    """``compute``, ``move`` or ``layout`` of an operator's name without ``aten::``."""
+    return "move" if short in _MOVES else "layout" if short in _LAYOUTS else "compute"
+
+
+def precision_word(dtype: Any) -> str:
+    """The glossary's word for a torch dtype, such as ``bf16``; its own name if there is none."""
+    name = str(dtype).removeprefix("torch.")
+    return _WORDS.get(name, name)
+
+
+def executed_ops(call: Callable[[], Any]) -> Counter[Op]:
+    """Count the operators that a call dispatches.
+
+    Args:
+        call: must not be under ``inference_mode``, where composite operators are not taken apart
+            and the chosen attention backend stays hidden; runs under ``no_grad``.
+
+    Returns:
+        Operator → calls; exact, so that two runs of one build are equal.
+    """
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    counts: Counter[Op] = Counter()
+
+    class Record(TorchDispatchMode):  # type: ignore[misc]  # mypy does not follow torch
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            result = func(*args, **(kwargs or {}))
+            tensors = [t for t in _flat((result, args)) if isinstance(t, torch.Tensor)]
+            inputs = [t for t in _flat(args) if isinstance(t, torch.Tensor)]
+            counts[_op(func, tensors, inputs)] += 1
+            return result
+
+    with torch.no_grad(), Record():
+        call()
+    return counts
+
+
+def _op(func: Any, tensors: list[Any], inputs: list[Any]) -> Op:
+    name = str(func.name()).partition(".")[0]
+    precision = precision_word(tensors[0].dtype) if tensors else ""
+    quantised = any(precision_word(t.dtype) == "int8" for t in inputs)
+    if name.startswith(("quantized::", "onednn::q")) or (quantised and _HEAVY.search(name)):
+        precision = "int8"
+    device = str(tensors[0].device.type) if tensors else "cpu"
+    return Op(name=name, device=device, precision=precision, view=bool(func.is_view))
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    if isinstance(value, list | tuple):
+        for member in value:
+            yield from _flat(member)
+    else:
+        yield value
+
+
+def kernels_of(ops: Mapping[Op, int]) -> dict[Op, int]:
+    """The operators that run something: neither views nor bare allocations."""
+    return {op: n for op, n in ops.items() if not op.view and not _NO_KERNEL.match(op.name)}
+
+
+def source_of(ops: Mapping[Op, int]) -> dict[str, int]:
+    """Operator names without ``aten::`` → calls, views included."""
+    counts: Counter[str] = Counter()
+    for op, n in ops.items():
+        counts[op.name.removeprefix("aten::")] += n
+    return dict(sorted(counts.items()))
+
+
+def effective_precision(ops: Mapping[Op, int], is_tf32: Callable[[str], bool]) -> str:
+    """The precision that most of the matrix, convolution and attention calls ran in.
+
+    Args:
+        ops: what ran.
+        is_tf32: whether an fp32 operator of that name runs in TF32 here.
+
+    Returns:
+        As in ``PRECISIONS``; by all floating-point operators where there is no such call; empty
+        for no operators.
+    """
+    floating = {op: n for op, n in kernels_of(ops).items() if op.precision in _FLOATING}
+    heavy = {op: n for op, n in floating.items() if _HEAVY.search(op.name)}
+    votes: Counter[str] = Counter()
+    for op, n in (heavy or floating).items():
+        votes["tf32" if op.precision == "fp32" and is_tf32(op.name) else op.precision] += n
+    return max(sorted(votes), key=votes.__getitem__, default="")
+
+
+def uses_of(ops: Mapping[Op, int], shares: Mapping[str, float]) -> tuple[KernelUse, ...]:
+    """Kernels with launches and share.
+
+    Args:
+        ops: what one inference dispatched.
+        shares: operator name → share (0–1) of the time; missing where not known. Calls of one
+            name in several precisions divide its share by their number.
+    """
+    kernels = kernels_of(ops)
+    calls: Counter[str] = Counter()
+    for op, n in kernels.items():
+        calls[op.name] += n
+    return tuple(
+        KernelUse(
+            kernel=op.kernel,
+            launches=n,
+            share=shares[op.name] * n / calls[op.name] if op.name in shares else None,
+        )
+        for op, n in sorted(kernels.items())
+    )
+
+
+def timed_shares(
+    call: Callable[[], Any],
+    finish: Callable[[], Any],
+    *,
+    names: Collection[str],
+    device: str,
+    runs: int,
+) -> dict[str, float]:
+    """Measure which share of a run's time each operator takes, children included.
+
+    Args:
+        call: one run.
+        finish: returns when the work of ``call`` is done.
+        names: what to look for; found inside another such name it is part of that one.
+        device: device type; on a device without a profiler nothing is found.
+        runs: profiled runs.
+
+    Returns:
+        Name → share (0–1) of the wall time of the profiled runs; advisory, the profiler itself
+        takes part of it.
+    """
+    from torch.profiler import ProfilerActivity, profile, supported_activities
+
+    wanted = {
+        "cpu": ProfilerActivity.CPU,
+        "cuda": ProfilerActivity.CUDA,
+        "xpu": ProfilerActivity.XPU,
+    }
+    if wanted.get(device) not in supported_activities():
+        return {}
+    call()
+    finish()
+    with profile(activities=sorted({ProfilerActivity.CPU, wanted[device]}, key=str)) as profiler:
+        start = time.perf_counter()
+        for _ in range(runs):
+            call()
+        finish()
+        wall_s = time.perf_counter() - start
+    return {name: min(1.0, s / wall_s) for name, s in _seconds(profiler, names, device).items()}
+
+
+def _seconds(profiler: Any, names: Collection[str], device: str) -> Counter[str]:
+    """Time by name, of the host on a CPU and of the device elsewhere."""
+    launching: Counter[str] = Counter()
+    running: Counter[str] = Counter()
+    for event in profiler.events():
+        name = _plain(event.name)
+        if name not in names or _inside(event, names):
+            continue
+        if device == "cpu":
+            launching[name] += event.cpu_time_total * 1e-6
+        elif str(event.device_type).endswith("CPU"):
+            launching[name] += event.device_time_total * 1e-6
+        else:
+            running[name] += event.device_time_total * 1e-6
+    # A generated kernel shows on the device, and where its launch is marked on the host as well.
+    return Counter({name: launching[name] or running[name] for name in {*launching, *running}})
+
+
+def _inside(event: Any, names: Collection[str]) -> bool:
+    parent = event.cpu_parent
+    while parent is not None:
+        if _plain(parent.name) in names:
+            return True
+        parent = parent.cpu_parent
+    return False
+
+
+def _plain(name: str) -> str:
+    """Without the running prefix ``graph_3_`` that inductor gives its kernels."""
+    return re.sub(r"^graph_\d+_", "", name)

@@ -1,0 +1,352 @@
+"""What the user set, where, and what it means. Order: default < ini < command line < marker.
+
+Every pytest run imports this module, so it must not import NumPy: types that do are imported where
+a value is parsed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from pytest_portability.errors import UsageError
+
+if TYPE_CHECKING:
+    from pytest_portability.compare import Verdict
+
+T = TypeVar("T")
+
+SOURCES = ("default", "ini", "command line", "marker")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting(Generic[T]):
+    """A value and who set it, one of ``SOURCES``."""
+
+    value: T
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """A verdict that is expected on a target, strictly, and why."""
+
+    verdict: Verdict
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declared:
+    """One setting as it is declared: once, for all the places it can be set in.
+
+    Attributes:
+        name: marker argument; ``portability_<name>`` in the ini file.
+        parse: turns a marker value or the text of an ini key or option into the value.
+        default: the value nobody has to set.
+        help: one sentence with unit and default.
+        option: command-line flag, empty if there is none.
+        metavar: how the flag's value is shown.
+        marker: whether the marker may set it.
+        many: whether the flag may be repeated and the ini key holds several lines.
+    """
+
+    name: str
+    parse: Callable[[Any], Any]
+    default: Any
+    help: str
+    option: str = ""
+    metavar: str = ""
+    marker: bool = False
+    many: bool = False
+
+    @property
+    def ini(self) -> str:
+        """The ini key."""
+        return f"portability_{self.name}"
+
+
+def _words(value: Any) -> tuple[str, ...]:
+    parts = value.replace(",", " ").split() if isinstance(value, str) else value
+    if not isinstance(parts, Sequence) or not all(isinstance(p, str) for p in parts):
+        msg = "expected names, as a list or separated by commas"
+        raise TypeError(msg)
+    return tuple(parts)
+
+
+def _precisions(value: Any) -> tuple[str, ...]:
+    from pytest_portability.runtimes import PRECISIONS  # noqa: PLC0415 - see the module docstring
+
+    words = _words(value)
+    for word in words:
+        if word not in PRECISIONS:
+            msg = f"unknown precision {word!r}; known: {', '.join(PRECISIONS)}"
+            raise ValueError(msg)
+    return words
+
+
+def _batches(value: Any) -> tuple[int, ...]:
+    parts = value.replace(",", " ").split() if isinstance(value, str) else value
+    if isinstance(parts, (str, int, float)) or not isinstance(parts, Sequence):
+        msg = "expected batch sizes, as a list"
+        raise ValueError(msg)
+    batches = tuple(int(p) if isinstance(p, str) else p for p in parts)
+    if not batches or not all(
+        isinstance(b, int) and not isinstance(b, bool) and b > 0 for b in batches
+    ):
+        msg = "a batch size is a positive integer"
+        raise ValueError(msg)
+    return batches
+
+
+def _number(low: float, high: float, unit: str) -> Callable[[Any], float]:
+    def parse(value: Any) -> float:
+        if isinstance(value, bool):
+            msg = "expected a number"
+            raise TypeError(msg)
+        number = float(value)
+        if not low < number <= high:
+            msg = f"expected {unit} above {low:g} and at most {high:g}"
+            raise ValueError(msg)
+        return number
+
+    return parse
+
+
+def _by_target(parse: Callable[[Any], float]) -> Callable[[Any], float | dict[str, float]]:
+    def parse_mapping(value: Any) -> float | dict[str, float]:
+        if isinstance(value, Mapping):
+            return {str(pattern): parse(number) for pattern, number in value.items()}
+        return parse(value)
+
+    return parse_mapping
+
+
+def _repeats(value: Any) -> int:
+    number = int(value)
+    if not 1 <= number <= 20:
+        msg = "expected a number of repeats from 1 to 20"
+        raise ValueError(msg)
+    return number
+
+
+def _choice(*valid: str) -> Callable[[Any], str]:
+    def parse(value: Any) -> str:
+        if value not in valid:
+            msg = f"valid: {', '.join(valid)}"
+            raise ValueError(msg)
+        return str(value)
+
+    return parse
+
+
+def _text(value: Any) -> str:
+    return str(value)
+
+
+def _known(value: Any) -> dict[str, Known]:
+    from pytest_portability.compare import Verdict  # noqa: PLC0415 - see the module docstring
+
+    known = {}
+    for pattern, entry in dict(value).items():
+        verdict, reason = entry
+        if verdict not in {v.value for v in Verdict}:
+            msg = f"unknown verdict {verdict!r}; known: {', '.join(v.value for v in Verdict)}"
+            raise ValueError(msg)
+        known[str(pattern)] = Known(verdict=Verdict(verdict), reason=str(reason))
+    return known
+
+
+def _reports(value: Any) -> tuple[tuple[str, str], ...]:
+    reports = []
+    for entry in [value] if isinstance(value, str) else value:
+        kind, colon, path = entry.partition(":")
+        if not colon or not path or kind not in REPORT_KINDS:
+            msg = f"expected KIND:PATH with KIND one of {', '.join(REPORT_KINDS)}, found {entry!r}"
+            raise ValueError(msg)
+        reports.append((kind, path))
+    return tuple(reports)
+
+
+REPORT_KINDS = ("json",)
+
+_FRACTION = _number(0, 10, "a fraction (0.05 is 5 %)")
+_POLICY = _choice("fail", "warn")
+
+DECLARED = {
+    d.name: d
+    for d in (
+        Declared(
+            name="baselines",
+            parse=_text,
+            default="baselines",
+            option="--portability-baselines",
+            metavar="DIR",
+            help="directory of the baseline records, from the root directory",
+        ),
+        Declared(
+            name="require",
+            parse=_words,
+            default=(),
+            option="--portability-require",
+            metavar="LIST",
+            help="targets that must be here (ids or patterns, comma-separated), default none",
+        ),
+        Declared(
+            name="tolerance",
+            parse=_by_target(_FRACTION),
+            default=0.05,
+            option="--portability-tolerance",
+            metavar="REL",
+            marker=True,
+            help="loss of sustained throughput to allow, as a fraction, default 0.05",
+        ),
+        Declared(
+            name="seconds",
+            parse=_number(0, 3600, "seconds"),
+            default=1.5,
+            option="--portability-seconds",
+            metavar="S",
+            marker=True,
+            help="seconds to measure per repeat after warm-up, default 1.5",
+        ),
+        Declared(
+            name="missing",
+            parse=_POLICY,
+            default="fail",
+            option="--portability-missing",
+            metavar="fail|warn",
+            help="what an item without a record does, default fail",
+        ),
+        Declared(
+            name="inconclusive",
+            parse=_POLICY,
+            default="warn",
+            option="--portability-inconclusive",
+            metavar="fail|warn",
+            help="what an item that is too noisy to judge does, default warn",
+        ),
+        Declared(
+            name="report",
+            parse=_reports,
+            default=(),
+            option="--portability-report",
+            metavar="KIND:PATH",
+            many=True,
+            help="write a report, such as json:report.json; repeatable",
+        ),
+        Declared(
+            name="batches",
+            parse=_batches,
+            default=(1,),
+            marker=True,
+            help="batch sizes to measure at, default 1",
+        ),
+        Declared(
+            name="precisions",
+            parse=_precisions,
+            default=("native",),
+            marker=True,
+            help="numeric modes to build (fp32, tf32, bf16, fp16, int8), default native",
+        ),
+        Declared(
+            name="targets",
+            parse=_words,
+            default=None,
+            marker=True,
+            help="targets to build for (ids or patterns), default the accelerators, else the CPU",
+        ),
+        Declared(
+            name="runtimes",
+            parse=_words,
+            default=None,
+            marker=True,
+            help="runtimes to build with (names or patterns), default those native to the target",
+        ),
+        Declared(
+            name="parity",
+            parse=_by_target(_FRACTION),
+            default=None,
+            marker=True,
+            help="relative L2 error of the outputs to allow, default by effective precision",
+        ),
+        Declared(
+            name="known",
+            parse=_known,
+            default={},
+            marker=True,
+            help="target pattern to (verdict, reason) that is expected there, strictly",
+        ),
+        Declared(
+            name="repeats",
+            parse=_repeats,
+            default=6,
+            help="most child processes per item while the comparison is undecided, default 6",
+        ),
+        Declared(
+            name="time_limit",
+            parse=_number(0, 86400, "seconds"),
+            default=120.0,
+            help="seconds after which a repeat is killed, default 120",
+        ),
+    )
+}
+
+
+def resolve(
+    name: str,
+    *,
+    ini: Any = None,
+    option: Any = None,
+    marker: Mapping[str, Any] | None = None,
+    where: str = "",
+) -> Setting[Any]:
+    """The value of a setting and who set it; None stands for "not set here".
+
+    Raises:
+        UsageError: the value is not valid; it names the place, the value and what is valid.
+    """
+    declared = DECLARED[name]
+    found: Setting[Any] = Setting(declared.default, "default")
+    given = {"ini": ini, "command line": option, "marker": (marker or {}).get(name)}
+    for source, value in given.items():
+        if value is None or value in ([], ""):
+            continue
+        try:
+            found = Setting(declared.parse(value), source)
+        except (ValueError, TypeError) as exc:
+            place = {
+                "ini": f"ini key {declared.ini}",
+                "command line": declared.option,
+                "marker": f"portability marker{where}: {name}",
+            }[source]
+            msg = f"{place} = {value!r}: {exc}"
+            raise UsageError(msg) from exc
+    return found
+
+
+def check_marker(args: tuple[Any, ...], kwargs: Mapping[str, Any], where: str) -> None:
+    """Refuse a marker argument that does not exist.
+
+    Raises:
+        UsageError: it lists the valid ones.
+    """
+    valid = sorted(d.name for d in DECLARED.values() if d.marker)
+    if args:
+        msg = f"portability marker{where} takes keyword arguments only: {', '.join(valid)}"
+        raise UsageError(msg)
+    for name in kwargs:
+        if name not in valid:
+            msg = f"portability marker{where}: unknown argument {name!r}; valid: {', '.join(valid)}"
+            raise UsageError(msg)
+
+
+def on_target(setting: Setting[Any], target_id: str, fallback: Setting[Any]) -> Setting[Any]:
+    """The value of a setting that may be a mapping from target pattern to value, on one target."""
+    if not isinstance(setting.value, Mapping):
+        return setting
+    for pattern, value in setting.value.items():
+        if fnmatchcase(target_id, pattern):
+            return Setting(value, setting.source)
+    return fallback

@@ -1,0 +1,400 @@
+"""What a child process does: read a model, convert it, or measure one build of it. Facts go out."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import pickle
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from pytest_portability import convert, models, yardstick
+from pytest_portability.errors import (
+    BuildError,
+    InputsError,
+    ModelError,
+    PortabilityError,
+)
+from pytest_portability.kernels import KernelPath
+from pytest_portability.measure import Memory, Repeat, Sampling, Stopwatch
+from pytest_portability.models import Arrays, Model, ModelFacts
+from pytest_portability.outputs import error_rel
+from pytest_portability.runtimes import Build, Request, Runtime, library, load
+from pytest_portability.targets import Absent, Device
+
+Inputs = Mapping[str, Any] | Sequence[Any]
+Predict = Callable[[Inputs], Arrays]
+Metric = Callable[[Predict], float | Mapping[str, float]]
+
+INPUT_SEED = 20261130
+"""Seed of the generator given to ``inputs``: the same inputs on every machine, for ever."""
+
+
+# --- discovery -------------------------------------------------------------------------------
+
+
+def probe(package: str) -> tuple[tuple[Device, ...], tuple[Absent, ...]]:
+    """Ask one platform library which devices it sees."""
+    devices, absents = library(package).devices()
+    return tuple(devices), tuple(absents)
+
+
+def devices(runtime: Any) -> tuple[tuple[Device, ...], tuple[Absent, ...]]:
+    """Ask a registered runtime that looks for its own devices."""
+    found, absents = runtime.devices()
+    return tuple(found), tuple(absents)
+
+
+# --- the model and its reference -------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """What the test handed over, as files of pickles, so that children read it when they want to.
+
+    Attributes:
+        model: file of the pickled model, path or factory.
+        inputs: file of the pickled ``(inputs, reference)``.
+        name: the model's name, for messages.
+    """
+
+    model: Path
+    inputs: Path
+    name: str
+
+    def load(self) -> Model:
+        """Read the model in this process."""
+        return models.load(_unpickle(self.model), name=self.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A model with its inputs at one batch size and what its outputs should be.
+
+    Attributes:
+        inputs: named arrays, in the model's order.
+        inputs_digest: hash of the inputs.
+        reference: outputs of the reference, by name.
+        reference_name: what computed it.
+        floor_rel: worst relative L2 difference between two arrangements of the reference.
+    """
+
+    facts: ModelFacts
+    inputs: Arrays
+    inputs_digest: str
+    reference: Arrays
+    reference_name: str
+    floor_rel: float
+
+
+def describe(source: Source, batch: int, fits: int) -> Subject:
+    """Read the model, make its inputs and compute the CPU reference.
+
+    Args:
+        source: model and inputs of the test.
+        batch: the item's batch, which ready arrays must have.
+        fits: the batch to measure; smaller where the item's does not fit into memory.
+
+    Raises:
+        ModelError: the model cannot be read.
+        InputsError: the inputs do not fit it, or making them raised.
+    """
+    model = source.load()
+    facts = models.describe(model)
+    given, own_reference = _unpickle(source.inputs)
+    made = fits if callable(given) else batch
+    arrays = models.bind(_make_inputs(given, made), facts, made, _torch_module(model))
+    if made > fits:
+        arrays = {n: a[:fits] if a.shape[:1] == (batch,) else a for n, a in arrays.items()}
+    if own_reference is not None:
+        reference = _own_reference(own_reference, arrays)
+        name, floor = "given by the test", 0.0
+    else:
+        reference, name, floor = _reference(model, arrays)
+    return Subject(
+        facts=facts,
+        inputs=arrays,
+        inputs_digest=models.digest(arrays),
+        reference=reference,
+        reference_name=name,
+        floor_rel=floor,
+    )
+
+
+def _torch_module(model: Model) -> Any:
+    return model.value if model.kind == "torch" else None
+
+
+def _make_inputs(given: Any, batch: int) -> Inputs:
+    if not callable(given):
+        ready: Inputs = given
+        return ready
+    try:
+        made: Inputs = given(batch, np.random.default_rng(INPUT_SEED))
+    except PortabilityError:
+        raise
+    except Exception as exc:
+        where = traceback.format_exc(limit=-2)
+        msg = f"inputs(batch={batch}, rng) raised {type(exc).__name__}: {exc}\n{where}"
+        raise InputsError(msg) from exc
+    return made
+
+
+def _own_reference(given: Any, inputs: Arrays) -> Arrays:
+    outputs = given(inputs) if callable(given) else given
+    if isinstance(outputs, Mapping):
+        return {str(name): np.asarray(value) for name, value in outputs.items()}
+    if isinstance(outputs, (list, tuple)):
+        return {f"output_{i}": np.asarray(value) for i, value in enumerate(outputs)}
+    return {"output": np.asarray(outputs)}
+
+
+def _reference(model: Model, inputs: Arrays) -> tuple[Arrays, str, float]:
+    if model.kind == "torch":
+        return _torch_reference(model, inputs)
+    try:
+        import onnxruntime as _  # noqa: F401, PLC0415 - only whether it is there
+    except ImportError:
+        return _onnx_reference(model, inputs)
+    options = {"graph_optimization_level": "ORT_DISABLE_ALL"}
+    runs = [
+        _run("onnxruntime.cpu", model, inputs, {**options, "intra_op_num_threads": threads})
+        for threads in (1, 2)
+    ]
+    floor = error_rel(runs[1], runs[0]).worst_rel
+    return runs[0], "onnxruntime.cpu in fp32 without optimiser", floor
+
+
+def _onnx_reference(model: Model, inputs: Arrays) -> tuple[Arrays, str, float]:
+    from onnx.reference import ReferenceEvaluator  # noqa: PLC0415 - heavy, rarely needed
+
+    evaluator = ReferenceEvaluator(str(model.path) if model.path else model.value)
+    outputs = evaluator.run(None, inputs)
+    named = dict(zip(evaluator.output_names, map(np.asarray, outputs), strict=True))
+    return named, "onnx.reference evaluator", 0.0
+
+
+def _torch_reference(model: Model, inputs: Arrays) -> tuple[Arrays, str, float]:
+    import copy  # noqa: PLC0415 - only here
+
+    single = replace(model, value=copy.deepcopy(model.value).eval())
+    floor_run = _run("torch", single, inputs, {"num_threads": 1})
+    try:
+        double = replace(model, value=copy.deepcopy(single.value).double())
+        wide = {
+            name: a.astype(np.float64) if a.dtype.kind == "f" else a for name, a in inputs.items()
+        }
+        reference = _run("torch", double, wide, {})
+    except BuildError as exc:
+        logging.getLogger(__name__).warning("no fp64 reference: %s", exc)
+        split = _run("torch", single, inputs, {"num_threads": 2})
+        floor = error_rel(split, floor_run).worst_rel
+        return floor_run, "torch eager on the CPU in fp32 (the module refused fp64)", floor
+    return reference, "torch eager on the CPU in fp64", 0.0
+
+
+def _run(runtime: str, model: Model, inputs: Arrays, options: Mapping[str, Any]) -> Arrays:
+    request = Request(model=model, handle="cpu", platform="cpu", options=options)
+    with contextlib.closing(load(runtime).build(request)) as build:
+        return build.predict(inputs)
+
+
+# --- conversion ------------------------------------------------------------------------------
+
+
+def prepare(
+    source: Source, inputs: Arrays, precision: str, out: Path, opset: int
+) -> dict[str, str]:
+    """Make the ONNX file a runtime needs from a torch module, or one of another precision.
+
+    Args:
+        source: a torch module or an ONNX model.
+        inputs: one batch, for the exporter to trace with.
+        precision: ``fp16`` or ``bf16`` converts; anything else keeps the precision.
+        out: the file to write.
+        opset: op-set to export to.
+
+    Returns:
+        Facts: exporter, op-set, converter.
+    """
+    model = source.load()
+    facts: dict[str, str] = {}
+    path = model.path
+    if model.kind == "torch":
+        path = out
+        facts |= convert.export(model.value, inputs, out, opset=opset)
+    elif path is None:
+        import onnx  # noqa: PLC0415 - heavy
+
+        path = out
+        onnx.save(model.value, str(out))
+    if precision in {"fp16", "bf16"}:
+        facts |= convert.to_precision(path, precision, out)
+    return facts
+
+
+# --- measuring -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One repeat.
+
+    Attributes:
+        source: the model; ``path`` wins where it was converted.
+        path: a converted ONNX file, None to build from the source itself.
+        metric: the task metric, in the first repeat only.
+    """
+
+    source: Source
+    path: Path | None
+    runtime: Runtime
+    handle: str
+    platform: str
+    precision: str
+    options: Mapping[str, Any]
+    inputs: Arrays
+    sampling: Sampling
+    cache_dir: str
+    metric: Metric | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What one repeat found.
+
+    Attributes:
+        outputs: of the last inference of the timed run.
+        again: the same from one more inference of the same build, to see whether it repeats.
+    """
+
+    repeat: Repeat
+    outputs: Arrays
+    again: Arrays
+    metrics: Mapping[str, float]
+
+
+def measure(job: Job) -> Outcome:
+    """Build, time, and take outputs, task metric and (if sampled) the kernel path."""
+    # The yardstick first: its own memory must not count as the model's.
+    fixed = yardstick.on_cpu() if job.platform == "cpu" else yardstick.on_device(job.handle)
+    resident = _Resident()
+    request = Request(
+        model=_model(job),
+        handle=job.handle,
+        platform=job.platform,
+        precision=job.precision,
+        options=job.options,
+        cache_dir=job.cache_dir,
+    )
+    start = time.perf_counter()
+    build = job.runtime.build(request)
+    build_s = time.perf_counter() - start
+    with contextlib.closing(build):
+        build.stage(job.inputs)
+        watch = Stopwatch(build, fixed, job.sampling, on_cpu=job.platform == "cpu")
+        timing = watch.run()
+        outputs = build.fetch()
+        process_bytes = resident.growth_bytes()
+        device_bytes = build.device_memory_bytes()
+        again = build.predict(job.inputs)
+        metrics = _metrics(job.metric, build, request.model)
+        observed = build.observed()
+    path, arena_bytes = _trace(job, request)
+    memory = Memory(device_bytes=device_bytes, arena_bytes=arena_bytes, process_bytes=process_bytes)
+    repeat = Repeat(
+        windows=timing.windows,
+        straight=timing.straight,
+        build_s=build_s,
+        first_call_s=timing.first_call_s,
+        warmup_s=timing.warmup_s,
+        steady=timing.steady,
+        latency=timing.latency,
+        memory=memory,
+        yardstick=fixed.id,
+        observed=observed,
+        path=path,
+    )
+    return Outcome(repeat=repeat, outputs=outputs, again=again, metrics=metrics)
+
+
+def _model(job: Job) -> Model:
+    if job.path is not None:
+        return models.load(job.path, name=job.source.name)
+    return job.source.load()
+
+
+def _trace(job: Job, request: Request) -> tuple[KernelPath | None, int | None]:
+    if not job.sampling.trace:
+        return None, None
+    path = job.runtime.trace(request, job.inputs)
+    return path, getattr(job.runtime, "arena_peak_bytes", None)
+
+
+def _metrics(metric: Metric | None, build: Build, model: Model) -> dict[str, float]:
+    if metric is None:
+        return {}
+    facts = models.describe(model)
+
+    def predict(inputs: Inputs) -> Arrays:
+        return build.predict(models.bind(inputs, facts, None, _torch_module(model)))
+
+    try:
+        value = metric(predict)
+    except PortabilityError:
+        raise
+    except Exception as exc:
+        msg = f"metric raised {type(exc).__name__}: {exc}\n{traceback.format_exc(limit=-2)}"
+        raise BuildError(msg) from exc
+    named = value if isinstance(value, Mapping) else {"metric": value}
+    return {str(name): float(figure) for name, figure in named.items()}
+
+
+class _Resident:
+    """Growth of this process's resident memory from now to its peak."""
+
+    def __init__(self) -> None:
+        # Linux resets the peak on request; elsewhere only what is resident later is known.
+        self._resets = False
+        with contextlib.suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+            self._resets = True
+        self._before = psutil.Process().memory_info().rss
+
+    def growth_bytes(self) -> int:
+        now: int = psutil.Process().memory_info().rss
+        if self._resets:
+            for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+                if line.startswith("VmHWM:"):
+                    now = int(line.split()[1]) * 1024
+        return max(0, now - self._before)
+
+
+def _unpickle(path: Path) -> Any:
+    try:
+        return pickle.loads(path.read_bytes())
+    except ImportError as exc:
+        msg = (
+            f"the model or its inputs cannot be read in the child process: {exc}. Make the module "
+            "importable there, or define what is needed in the test's own file"
+        )
+        raise ModelError(msg) from exc
+
+
+__all__ = [
+    "Job",
+    "Outcome",
+    "Source",
+    "Subject",
+    "describe",
+    "measure",
+    "prepare",
+    "probe",
+]

@@ -1,0 +1,524 @@
+"""Every verdict, its reason, what it does to the item and what an update writes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from synthetic import (
+    EP,
+    FIGURES,
+    KEY,
+    PARITY,
+    RECORD,
+    figures,
+    measurement,
+    path,
+    record,
+    slower,
+    steady,
+    use,
+)
+
+from pytest_portability.compare import (
+    POLICY,
+    Allowed,
+    Comparison,
+    Verdict,
+    accepted_summary,
+    decide,
+    error,
+    outcome,
+    undecided,
+    with_closest,
+    writes,
+)
+from pytest_portability.models import TensorSpec
+from pytest_portability.records import Accepted, Axis, Record
+from pytest_portability.runtimes import Observed
+
+
+@dataclass(frozen=True)
+class Said:
+    """A parity outcome made up for a test."""
+
+    failures: tuple[str, ...] = ()
+    stale: bool = False
+    changed_tensors: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def against(
+    check: Record, baseline: Record | None = RECORD, *, contended: float = 0.0, fading: float = 0.0
+) -> Comparison:
+    return decide(check, baseline, measurement=measurement(contended=contended, fading=fading))
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+
+def test_every_verdict_is_in_the_table() -> None:
+    assert set(POLICY) == set(Verdict)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "item", "written", "written_accepted"),
+    [
+        (Verdict.OK, "pass", "facts", "facts"),
+        (Verdict.IMPROVED, "pass", "all", "all"),
+        (Verdict.REGRESSED, "fail", "no", "all"),
+        (Verdict.PARITY, "fail", "no", "all"),
+        (Verdict.INTERFACE, "fail", "no", "all"),
+        (Verdict.PLACEMENT, "fail", "no", "no"),
+        (Verdict.MEMORY, "fail", "no", "all"),
+        (Verdict.UNFIT, "fail", "no", "all"),
+        (Verdict.STALE, "fail", "all", "all"),
+        (Verdict.MISSING, "fail", "all", "all"),
+        (Verdict.INCONCLUSIVE, "warn", "no", "no"),
+        (Verdict.ERROR, "fail", "no", "no"),
+        (Verdict.SKIPPED, "skip", "no", "no"),
+    ],
+)
+def test_a_verdict_does_what_the_table_says(
+    verdict: Verdict, item: str, written: str, written_accepted: str
+) -> None:
+    some = Comparison(verdict=verdict, reason="", record=RECORD, baseline=RECORD)
+    assert outcome(verdict) == item
+    assert writes(some, accepted=False) == written
+    assert writes(some, accepted=True) == written_accepted
+
+
+def test_the_policies_of_the_user_decide_missing_stale_and_inconclusive() -> None:
+    assert outcome(Verdict.MISSING, missing="warn") == outcome(Verdict.STALE, missing="warn") == "warn"
+    assert outcome(Verdict.INCONCLUSIVE, inconclusive="fail") == "fail"
+    assert outcome(Verdict.REGRESSED, missing="warn", inconclusive="warn") == "fail"
+
+
+def test_a_new_model_version_that_lost_speed_is_written_only_when_accepted() -> None:
+    stale = decide(slower(1.3), RECORD, parity=Said(stale=True, changed_tensors=("fc2.weight",)))
+    assert stale.verdict is Verdict.STALE
+    assert stale.speed is Verdict.REGRESSED
+    assert "another version of the model: weights changed: fc2.weight" in stale.reason
+    assert "beyond the 5 % tolerance" in stale.reason
+    assert (writes(stale, accepted=False), writes(stale, accepted=True)) == ("no", "all")
+    kept = decide(RECORD, RECORD, parity=Said(stale=True))
+    assert writes(kept, accepted=False) == "all"
+
+
+# --- comparable? ----------------------------------------------------------------------------------
+
+
+def test_a_batch_that_no_longer_fits_is_unfit_and_its_speed_is_not_compared() -> None:
+    some = against(record(figures=replace(FIGURES, batch_effective=4)))
+    assert some.verdict is Verdict.UNFIT
+    assert some.reason == "batch 8 does not fit: the largest that does is 4"
+    assert some.loss is None
+    assert some.speed is None
+    assert not undecided(some)
+
+
+def test_a_smaller_batch_that_was_accepted_is_compared_with_itself() -> None:
+    small = record(figures=replace(FIGURES, batch_effective=4))
+    assert against(small, small).verdict is Verdict.OK
+    assert against(RECORD, small).reason == "batch 8 fits now, the baseline's largest was 4"
+    smaller = record(figures=replace(FIGURES, batch_effective=2))
+    assert "(the baseline's was 4)" in against(smaller, small).reason
+
+
+def test_a_changed_output_type_is_an_interface_change_even_if_all_else_is_worse() -> None:
+    changed = replace(PARITY, outputs=(TensorSpec(name="y", dtype="float16", shape=(8, 2)),))
+    some = decide(slower(2.0, parity=changed), RECORD, parity=Said(failures=("wrong",)))
+    assert some.verdict is Verdict.INTERFACE
+    assert some.reason == "output 'y' is float16, the record's float32"
+
+
+def test_a_precision_asked_for_that_is_not_what_ran_is_a_failure_of_placement() -> None:
+    key = replace(KEY, precision="fp16")
+    some = against(record(key=key, effective="fp32"), record(key=key, effective="fp16"))
+    assert some.verdict is Verdict.PLACEMENT
+    assert some.reason == "asked for precision fp16, the work ran in fp32"
+    assert against(record(key=key, effective="")).verdict is Verdict.OK
+
+
+def test_native_asks_for_nothing_and_tf32_shows_as_fp32() -> None:
+    assert against(record(effective="bf16")).verdict is Verdict.OK
+    key = replace(KEY, precision="tf32")
+    assert against(record(key=key, effective="fp32")).verdict is Verdict.OK
+
+
+def test_a_provider_that_got_no_node_is_a_failure_of_placement_with_or_without_a_baseline() -> None:
+    asked = Observed(asked_provider="CUDAExecutionProvider", providers={EP: 48})
+    for baseline in (RECORD, None):
+        some = decide(RECORD, baseline, measurement=measurement(observed=asked))
+        assert some.verdict is Verdict.PLACEMENT
+        assert some.reason == f"asked for CUDAExecutionProvider: 100% of the nodes ran on {EP}"
+
+
+# --- parity ---------------------------------------------------------------------------------------
+
+
+def test_a_parity_failure_comes_before_speed_which_is_shown() -> None:
+    some = decide(slower(1.5), RECORD, parity=Said(failures=("output 'y' differs", "metric")))
+    assert some.verdict is Verdict.PARITY
+    assert some.reason == "output 'y' differs (and 1 more)"
+    assert some.loss is not None
+    assert some.loss.value == pytest.approx(1 / 3, abs=0.01)
+    assert not undecided(some)
+
+
+def test_a_parity_failure_needs_no_baseline() -> None:
+    assert decide(RECORD, None, parity=Said(failures=("NaN",))).verdict is Verdict.PARITY
+
+
+# --- throughput -----------------------------------------------------------------------------------
+
+
+def test_an_unchanged_build_is_inside_the_tolerance() -> None:
+    some = against(RECORD)
+    assert some.verdict is Verdict.OK
+    assert "inside the 5 % tolerance (default)" in some.reason
+
+
+@pytest.mark.parametrize("factor", [1.08, 1.12, 1.5])
+def test_a_slowdown_beyond_the_tolerance_is_caught(factor: float) -> None:
+    some = against(slower(factor))
+    assert some.verdict is Verdict.REGRESSED
+    assert "beyond the 5 % tolerance (default)" in some.reason
+    assert some.loss is not None
+    assert some.loss.value == pytest.approx(1 - 1 / factor, abs=1e-3)
+
+
+def test_the_reason_says_who_set_the_tolerance() -> None:
+    allowed = Allowed(loss=0.2, source="marker")
+    some = decide(slower(1.12), RECORD, measurement=measurement(), allowed=allowed)
+    assert some.verdict is Verdict.OK
+    assert "inside the 20 % tolerance (marker)" in some.reason
+
+
+def test_a_certain_loss_below_the_tolerance_is_no_regression() -> None:
+    quiet = record(figures=figures(steady(10, 6, 1e-4), steady(10, 6, 1e-4)))
+    some = against(
+        record(figures=figures(steady(10.45, 6, 1e-4), steady(10.45, 6, 1e-4))), quiet
+    )
+    assert some.verdict in (Verdict.OK, Verdict.INCONCLUSIVE)
+
+
+def test_a_certain_gain_is_an_improvement() -> None:
+    some = against(slower(0.8))
+    assert some.verdict is Verdict.IMPROVED
+    assert "25.0 % gained" in some.reason
+    assert "the record is behind" in some.reason
+
+
+def test_figures_too_noisy_to_tell_ask_for_more_repeats() -> None:
+    noisy = record(figures=figures(steady(10.4, 2, 0.05), steady(10.4, 2, 0.05)))
+    some = against(noisy)
+    assert some.verdict is Verdict.INCONCLUSIVE
+    assert some.reason.startswith("too noisy to tell: 3.8 % lost")
+    assert undecided(some)
+
+
+def test_a_loss_on_two_repeats_asks_for_a_third_and_is_then_decided() -> None:
+    for repeats, more in ((2, True), (3, False)):
+        some = against(record(figures=figures(steady(13, repeats), steady(13, repeats))))
+        assert some.verdict is Verdict.REGRESSED
+        assert undecided(some) is more
+    assert not undecided(against(record(figures=figures(steady(10, 2), steady(10, 2)))))
+
+
+def test_a_baseline_of_one_repeat_is_compared_with_a_wider_interval() -> None:
+    once = record(figures=figures([10.0], [10.0]))
+    assert against(slower(1.3), once).verdict is Verdict.REGRESSED
+    one, four = against(RECORD, once).loss, against(RECORD).loss
+    assert one is not None
+    assert four is not None
+    assert one.high - one.low > four.high - four.low
+
+
+def test_repeats_without_any_variance_claim_no_certainty() -> None:
+    some = against(record(figures=figures([10.52] * 2, [10.52] * 2)))
+    assert some.verdict is Verdict.INCONCLUSIVE
+
+
+@pytest.mark.parametrize("broken", [math.nan, 0.0, math.inf])
+def test_times_that_are_no_numbers_are_inconclusive_and_never_pass(broken: float) -> None:
+    axis = Axis(seconds=broken, ratio=broken, spread_rel=math.nan)
+    some = against(record(figures=replace(FIGURES, wall=axis, busy=None)))
+    assert some.verdict is Verdict.INCONCLUSIVE
+    assert some.reason == "no usable time on either side: nothing to compare"
+    assert some.loss is None
+
+
+def test_another_yardstick_is_compared_in_raw_seconds() -> None:
+    other = record(figures=replace(FIGURES, yardstick="gemm-other"))
+    some = against(other)
+    assert some.verdict is Verdict.INCONCLUSIVE
+    assert "raw seconds" in some.reason
+    far = slower(3.0)
+    assert against(replace(far, figures=replace(far.figures, yardstick="o"))).verdict is Verdict.REGRESSED
+
+
+def test_a_yardstick_that_failed_is_compared_in_raw_seconds() -> None:
+    axis = Axis(seconds=0.010, ratio=math.nan, spread_rel=math.nan)
+    broken = record(figures=replace(FIGURES, wall=axis, busy=axis, yardstick_s=math.nan))
+    some = against(broken)
+    assert some.verdict is Verdict.INCONCLUSIVE
+    assert all(not axis.relative for axis in some.axes)
+    assert some.machine_rel == 0.0
+
+
+def test_a_slower_machine_is_said_and_does_not_fail() -> None:
+    slow = record(figures=figures(steady(10), steady(10), yardstick_s=0.0014))
+    some = against(slow)
+    assert some.verdict is Verdict.OK
+    assert some.machine_rel == pytest.approx(0.4)
+    assert some.warnings == ("by the yardstick this machine is 40% slower than the baseline's",)
+
+
+def test_a_loss_of_wall_time_alone_is_a_regression_that_names_the_host() -> None:
+    some = against(slower(1.0, wall=1.3))
+    assert some.verdict is Verdict.REGRESSED
+    assert some.loss is not None
+    assert some.loss.axis == "wall"
+    assert "host-bound or less parallel" in some.reason
+
+
+def test_a_purely_parallel_loss_is_caught_although_less_work_is_done() -> None:
+    some = against(slower(0.93, wall=1.6, threads=1), record(threads=2))
+    assert some.verdict is Verdict.REGRESSED
+    assert "host-bound or less parallel" in some.reason
+
+
+def test_more_threads_that_do_more_work_and_finish_sooner_are_an_improvement() -> None:
+    assert against(slower(1.1, wall=0.6, threads=2), record(threads=1)).verdict is Verdict.IMPROVED
+
+
+def test_an_accelerator_without_busy_time_is_judged_by_wall_time() -> None:
+    base = record(platform="cuda", figures=figures(None, steady(10)))
+    some = decide(record(platform="cuda", figures=figures(None, steady(12))), base)
+    assert some.verdict is Verdict.REGRESSED
+    assert [axis.axis for axis in some.axes] == ["wall"]
+
+
+# --- contention and fading ------------------------------------------------------------------------
+
+
+def test_on_a_contended_machine_work_decides_and_the_reason_says_so() -> None:
+    some = against(slower(1.0, wall=1.4), contended=0.3)
+    assert some.verdict is Verdict.OK
+    assert "wall time not judged: neighbours took 30% of the processor" in some.reason
+    assert against(slower(1.2, wall=1.6), contended=0.3).verdict is Verdict.REGRESSED
+
+
+def test_on_a_contended_machine_wall_time_alone_or_other_threads_cannot_be_judged() -> None:
+    alone = record(figures=figures(None, steady(15)))
+    some = against(alone, record(figures=figures(None, steady(10))), contended=0.3)
+    assert some.verdict is Verdict.INCONCLUSIVE
+    assert some.reason.endswith("CPU time is not known")
+    other = against(slower(0.9, wall=1.4, threads=1), record(threads=2), contended=0.3)
+    assert other.verdict is Verdict.INCONCLUSIVE
+    assert other.reason.endswith("other threads change the CPU time")
+
+
+def test_little_contention_widens_the_wall_interval() -> None:
+    calm, some = against(RECORD), against(RECORD, contended=0.08)
+    widths = [c.axes[1].high - c.axes[1].low for c in (calm, some)]
+    assert widths[1] > widths[0]
+
+
+def test_fading_with_unchanged_work_is_inconclusive() -> None:
+    some = against(RECORD, fading=0.3)
+    assert some.verdict is Verdict.INCONCLUSIVE
+    assert some.reason == "fading: the last third of the windows took 30% longer than the first"
+    assert writes(some, accepted=True) == "no"
+
+
+def test_fading_does_not_hide_a_loss_of_work_nor_one_much_larger_than_it() -> None:
+    assert against(slower(1.3), fading=0.15).verdict is Verdict.REGRESSED
+    assert against(slower(1.0, wall=2.0), fading=0.15).verdict is Verdict.REGRESSED
+    assert against(slower(1.0, wall=1.12), fading=0.15).verdict is Verdict.INCONCLUSIVE
+
+
+def test_a_speed_that_still_grows_is_inconclusive() -> None:
+    some = against(RECORD, fading=-0.2)
+    assert some.reason == "still warming up: the last third ran 20% faster than the first"
+
+
+# --- memory and placement details -----------------------------------------------------------------
+
+
+def test_memory_beyond_both_limits_fails_even_when_it_is_faster() -> None:
+    grown = replace(slower(0.8).figures, memory_arena_bytes=96 * 2**20)
+    some = against(record(figures=grown))
+    assert some.verdict is Verdict.MEMORY
+    assert some.reason == "arena grew 50.0% (64.0 → 96.0 MiB), beyond 5% and 4 MiB"
+    assert some.memory_rel == pytest.approx(0.5)
+
+
+def test_growth_within_either_limit_is_inside_the_tolerance() -> None:
+    for arena in (67 * 2**20, None, 0):
+        assert against(record(figures=replace(FIGURES, memory_arena_bytes=arena))).verdict is Verdict.OK
+    tiny = [replace(FIGURES, memory_arena_bytes=n * 2**20, memory_process_bytes=None) for n in (1, 3)]
+    assert against(record(figures=tiny[1]), record(figures=tiny[0])).verdict is Verdict.OK
+
+
+def test_memory_of_the_process_is_held_against_its_like_only() -> None:
+    grown = replace(FIGURES, memory_process_bytes=400 * 2**20)
+    assert "process memory grew 100.0%" in against(record(figures=grown)).reason
+    gpu = replace(FIGURES, memory_device_bytes=2**30, memory_arena_bytes=None)
+    unlike = replace(gpu, memory_process_bytes=None)
+    assert against(record(figures=unlike)).memory_rel is None
+
+
+def test_grown_memory_is_a_warning_beside_a_regression_and_needs_no_more_repeats() -> None:
+    grown = replace(slower(1.3).figures, memory_arena_bytes=96 * 2**20)
+    some = against(record(figures=grown))
+    assert some.verdict is Verdict.REGRESSED
+    assert "arena grew" in some.warnings[0]
+    noisy = figures(steady(10.4, 2, 0.05), steady(10.4, 2, 0.05), memory_arena_bytes=96 * 2**20)
+    assert against(record(figures=noisy)).verdict is Verdict.MEMORY
+    assert not undecided(against(record(figures=noisy)))
+
+
+def test_what_changed_at_no_cost_is_a_warning() -> None:
+    before = record(path=path(use("BiasGelu", 2, absorbs=("Add", "Gelu"))), graph_breaks=0)
+    after = record(path=path(use("Add", 2), use("Gelu", 2)), graph_breaks=1)
+    some = against(after, before)
+    assert some.verdict is Verdict.OK
+    assert some.warnings == (
+        "graph breaks: 0 → 1, at no cost",
+        "BiasGelu ×2 no longer fused: now Add ×2, Gelu ×2, at no cost",
+    )
+
+
+# --- the other verdicts ---------------------------------------------------------------------------
+
+
+def test_a_missing_record_shows_the_closest_one() -> None:
+    some = decide(RECORD, None)
+    assert some.verdict is Verdict.MISSING
+    assert some.reason == "no record of m onnxruntime.cpu-native-b8 on cpu-x-2c"
+    near = record(key=replace(KEY, target="cpu-y-2c"), figures=replace(FIGURES, throughput=1600.0))
+    shown = with_closest(some, near, "same architecture")
+    assert shown.closest is near
+    assert shown.reason.endswith(
+        "closest (same architecture): onnxruntime.cpu-native-b8 on cpu-y-2c: "
+        "1600 samples/s there, 800 here (0.50 ×)"
+    )
+    assert with_closest(some, None).reason.endswith(", and none that is close")
+
+
+def test_an_error_and_a_skip_carry_their_reason() -> None:
+    assert error("died of signal 11").verdict is Verdict.ERROR
+    assert error("no fp16 here", skipped=True).verdict is Verdict.SKIPPED
+    assert not undecided(error("died of signal 11"))
+
+
+def test_accepted_steps_add_up() -> None:
+    steps = tuple(
+        Accepted(
+            date=f"2026-03-0{n + 1}T00:00:00Z",
+            reason="r",
+            verdict="regressed",
+            before=1000 * 0.966**n,
+            after=1000 * 0.966 ** (n + 1),
+        )
+        for n in range(8)
+    )
+    some = record(accepted=steps)
+    assert accepted_summary(some) == "accepted so far: −24 % in 8 steps since 2026-03-01"
+    odd = record(accepted=(replace(steps[0], before=math.nan),))
+    assert accepted_summary(odd) == "accepted so far: ±0 % in 1 step since 2026-03-01"
+    assert accepted_summary(RECORD) == ""
+
+
+# --- simulated machines ---------------------------------------------------------------------------
+
+
+class Machine:
+    """Draws what fresh processes of one build measure."""
+
+    def __init__(self, seed: int, busy: float, wall: float, odd: float = 0.0) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.busy, self.wall, self.odd = busy, wall, odd
+
+    def repeats(self, count: int, level: float) -> tuple[list[float], list[float]]:
+        shared = self.rng.normal(0, self.busy, count)
+        extra = self.rng.normal(0, math.sqrt(max(0.0, self.wall**2 - self.busy**2)), count)
+        jump = np.where(self.rng.random(count) < self.odd, 0.25, 0.0)
+        busy = level * np.exp(shared + jump)
+        return list(busy), list(busy * np.exp(extra))
+
+
+def sequential(machine: Machine, slow: float = 1.0, **witnesses: float) -> tuple[Verdict, int]:
+    """The verdict after up to six repeats, as ``pipeline`` asks for them, and their number."""
+    contended = witnesses.get("contended", 0.0)
+    seen = measurement(contended=contended, windows=3)
+    base = record(figures=figures(*machine.repeats(4, 10.0)), threads=int(witnesses.get("threads", 1)))
+    busy, wall = machine.repeats(6, 10.0 * slow)
+    for count in range(2, 7):
+        check = replace(base, figures=figures(busy[:count], wall[:count]))
+        some = decide(check, base, measurement=seen)
+        if not undecided(some):
+            break
+    return some.verdict, count
+
+
+def verdicts(pairs: int, *args: float, slow: float = 1.0, **more: float) -> list[Verdict]:
+    machine = Machine(20260301, *args)
+    return [sequential(machine, slow, **more)[0] for _ in range(pairs)]
+
+
+@pytest.mark.parametrize(
+    ("busy", "wall", "contended"),
+    [
+        (0.007, 0.008, 0.0),  # idle
+        (0.016, 0.15, 0.3),  # bursty neighbours
+        (0.017, 0.04, 0.08),  # a little of both
+        (0.07, 0.09, 0.0),  # a prior seven times too good
+    ],
+)
+def test_identical_builds_are_hardly_ever_called_regressed(
+    busy: float, wall: float, contended: float
+) -> None:
+    found = verdicts(2000, busy, wall, contended=contended)
+    assert found.count(Verdict.REGRESSED) <= 0.003 * len(found)
+    assert found.count(Verdict.IMPROVED) <= 0.003 * len(found)
+
+
+def test_identical_builds_on_an_idle_machine_pass_and_do_so_quickly() -> None:
+    machine = Machine(7, 0.007, 0.008)
+    found = [sequential(machine) for _ in range(300)]
+    assert sum(verdict is Verdict.OK for verdict, _ in found) >= 0.97 * len(found)
+    assert np.mean([count for _, count in found]) < 3.2
+
+
+def test_a_machine_where_one_process_in_ten_is_odd_flags_no_identical_builds() -> None:
+    found = verdicts(2000, 0.007, 0.008, 0.10)
+    assert found.count(Verdict.REGRESSED) <= 0.003 * len(found)
+
+
+@pytest.mark.parametrize(
+    ("slow", "contended", "at_least"), [(1.08, 0.0, 0.9), (1.12, 0.0, 0.99), (1.12, 0.3, 0.99)]
+)
+def test_a_slowdown_is_caught_also_beside_neighbours(
+    slow: float, contended: float, at_least: float
+) -> None:
+    wall = 0.15 if contended else 0.008
+    found = verdicts(300, 0.007, wall, slow=slow, contended=contended)
+    assert found.count(Verdict.REGRESSED) >= at_least * len(found)
+
+
+def test_a_machine_that_drifts_with_its_yardstick_flags_nothing() -> None:
+    """Recorded in the cold, checked at 0.7 of the clock: seconds differ, ratios do not."""
+    machine = Machine(11, 0.007, 0.008)
+    found: list[Verdict] = []
+    for _ in range(100):
+        base = record(figures=figures(*machine.repeats(4, 10.0)))
+        hot: Sequence[list[float]] = machine.repeats(4, 10.0)
+        found.append(against(record(figures=figures(*hot, yardstick_s=0.0014)), base).verdict)
+    assert Verdict.REGRESSED not in found
+    assert found.count(Verdict.OK) >= 95

@@ -1,0 +1,244 @@
+"""What differs between two kernel paths is said in one line per mechanism."""
+
+from __future__ import annotations
+
+import pytest
+from synthetic import path, use
+
+from pytest_portability.kernels import (
+    KernelPath,
+    diff,
+    diff_profiles,
+    effective_precision,
+    profile,
+)
+from pytest_portability.runtimes import PRECISIONS
+
+BERT_SOURCE = {"MatMul": 12, "Add": 8, "Gelu": 2, "LayerNormalization": 4, "Softmax": 2}
+
+
+def kinds(before: KernelPath, after: KernelPath) -> list[str]:
+    return [change.kind for change in diff(before, after)]
+
+
+def test_a_path_does_not_differ_from_itself() -> None:
+    some = path(use("MatMul", 12, 0.8), use("BiasGelu", 2, 0.2), source=BERT_SOURCE)
+    assert diff(some, some) == ()
+
+
+def test_an_order_of_kernels_is_no_difference() -> None:
+    uses = use("MatMul", 12), use("Add", 3), use("Reshape", 3, role="layout")
+    assert diff(path(*uses), path(*reversed(uses))) == ()
+
+
+def test_an_empty_field_never_differs_from_a_value() -> None:
+    """A runtime that began to name implementations has not changed its kernels."""
+    silent = path(use("Conv", 9), use("MatMul", 2))
+    outspoken = path(
+        use("Conv", 9, precision="fp32", implementation="jit:avx512", absorbs=("Conv", "Relu")),
+        use("MatMul", 2, precision="fp32"),
+    )
+    assert diff(silent, outspoken) == diff(outspoken, silent) == ()
+
+
+def test_a_path_without_evidence_is_not_compared() -> None:
+    assert diff(path(use("MatMul", 12)), path(evidence="none")) == ()
+
+
+def test_a_precision_change_is_one_line_with_its_kernels_and_without_lost_fusions() -> None:
+    def built(precision: str) -> KernelPath:
+        return path(
+            use("FullyConnected", 9, 0.7, precision=precision, implementation=f"brgemm_{precision}"),
+            use("Subgraph", 2, 0.2, precision=precision, absorbs=("MatMul", "MatMul", "Softmax")),
+            use("Reshape", 4, 0.1, precision=precision, role="layout"),
+        )
+
+    (change,) = diff(built("bf16"), built("fp32"))
+    assert change.kind == "precision"
+    assert change.summary == "bf16 → fp32: FullyConnected ×9, Subgraph ×2"
+    assert change.launches_before == change.launches_after == 15
+    assert change.share_before == pytest.approx(1.0)
+
+
+def test_casts_gained_with_a_precision_are_one_line_of_their_own() -> None:
+    eager = path(use("addmm", 13, precision="fp32"))
+    autocast = path(use("addmm", 13, precision="bf16"), use("_to_copy", 35, role="move"))
+    changes = diff(eager, autocast)
+    assert [c.kind for c in changes] == ["precision", "move"]
+    assert changes[1].summary == "copies and casts: _to_copy ×0 → ×35"
+
+
+def test_another_implementation_of_the_same_work_is_one_line() -> None:
+    def built(isa: str) -> KernelPath:
+        return path(
+            use("Conv", 9, 0.9, precision="fp32", implementation=f"brgconv_{isa}"),
+            use("Pool", 1, 0.1, precision="fp32", implementation=f"jit_{isa}"),
+        )
+
+    (change,) = diff(built("avx512"), built("avx2"))
+    assert change.kind == "implementation"
+    assert "Conv ×9 brgconv_avx512 → brgconv_avx2" in change.summary
+
+
+def test_nodes_that_moved_to_another_provider_are_one_line_beside_their_copies() -> None:
+    before = path(use("MatMul", 12, provider="CUDA"), use("Gather", 4, provider="CUDA"))
+    after = path(
+        use("MatMul", 12, provider="CUDA"), use("Gather", 4), use("MemcpyToHost", 2, role="move")
+    )
+    provider, move = diff(before, after)
+    assert provider.summary == "CUDA → CPUExecutionProvider: Gather ×4"
+    assert move.summary == "copies and casts: MemcpyToHost ×0 → ×2"
+
+
+def test_a_lost_fusion_is_derived_from_the_source_that_was_not_executed() -> None:
+    before = path(
+        use("MatMul", 12, 0.8), use("BiasGelu", 2, 0.1), use("Add", 6, 0.1), source=BERT_SOURCE
+    )
+    after = path(
+        use("MatMul", 12, 0.6), use("Add", 8, 0.2), use("Gelu", 2, 0.2), source=BERT_SOURCE
+    )
+    (change,) = diff(before, after)
+    assert change.kind == "fusion lost"
+    assert change.summary == "BiasGelu ×2 no longer fused: now Gelu ×2, Add ×2"
+    assert (change.launches_before, change.launches_after) == (2, 4)
+    assert change.share_before == pytest.approx(0.1)
+    assert change.share_after == pytest.approx(0.2 + 0.2 * 2 / 8)
+    (back,) = diff(after, before)
+    assert back.kind == "fusion gained"
+    assert back.summary == "Gelu ×2, Add ×2 now fused: BiasGelu ×2"
+
+
+def test_known_absorbed_operations_give_one_line_for_each_fused_kernel() -> None:
+    before = path(
+        use("BiasGelu", 2, absorbs=("Add", "Gelu")),
+        use("SkipLayerNormalization", 4, absorbs=("Add", "LayerNormalization")),
+    )
+    after = path(use("Add", 6), use("Gelu", 2), use("LayerNormalization", 4))
+    assert [c.summary for c in diff(before, after)] == [
+        "BiasGelu ×2 no longer fused: now Add ×2, Gelu ×2",
+        "SkipLayerNormalization ×4 no longer fused: now Add ×4, LayerNormalization ×4",
+    ]
+
+
+def test_a_convolution_that_no_longer_absorbs_its_activation_is_a_lost_fusion() -> None:
+    before = path(use("Conv", 9, absorbs=("Conv", "Relu")))
+    after = path(use("Conv", 9, absorbs=("Conv",)), use("Relu", 9))
+    (change,) = diff(before, after)
+    assert change.summary == "Conv ×9 no longer fused: now Conv ×9, Relu ×9"
+
+
+def test_operations_absorbed_by_a_kernel_of_unchanged_name_are_a_lost_fusion() -> None:
+    """ONNX Runtime's blocked Conv is called Conv whether it absorbed its Relu or not."""
+    source = {"Conv": 9, "BatchNormalization": 6, "Relu": 7}
+    before = path(use("Conv", 9), source=source)
+    after = path(use("Conv", 9), use("BatchNormalization", 6), use("Relu", 7), source=source)
+    (change,) = diff(before, after)
+    assert change.kind == "fusion lost"
+    assert change.summary == "Relu ×7, BatchNormalization ×6 no longer fused or folded into other kernels"
+
+
+def test_a_fused_kernel_that_became_several_without_any_source_is_a_lost_fusion() -> None:
+    before = path(use("addmm", 13), use("_scaled_dot_product_flash_attention_for_cpu", 2))
+    after = path(
+        use("addmm", 13), use("bmm", 4), use("_safe_softmax", 2), use("clone", 8, role="move")
+    )
+    lost, move = diff(before, after)
+    assert lost.kind == "fusion lost"
+    assert lost.summary.startswith("_scaled_dot_product_flash_attention_for_cpu ×2 no longer fused")
+    assert lost.summary.endswith("bmm ×4, _safe_softmax ×2")
+    assert move.kind == "move"
+
+
+def test_a_graph_decomposed_by_another_exporter_is_a_lost_fusion() -> None:
+    parts = {"ReduceMean": 12, "Sub": 6, "Pow": 6, "Sqrt": 6, "Div": 6}
+    before = path(use("LayerNormalization", 6), source={"LayerNormalization": 6})
+    after = path(*(use(op, n) for op, n in parts.items()), source=parts)
+    (change,) = diff(before, after)
+    assert change.kind == "fusion lost"
+    assert "LayerNormalization ×6 no longer fused" in change.summary
+
+
+def test_one_kernel_replaced_by_one_other_is_no_fusion() -> None:
+    assert kinds(path(use("BiasGelu", 2)), path(use("FastGelu", 2))) == ["kernel"]
+
+
+def test_the_same_kernel_launched_more_often_is_a_count() -> None:
+    (change,) = diff(path(use("MatMul", 25, 0.5)), path(use("MatMul", 33, 0.6)))
+    assert change.kind == "launches"
+    assert change.summary == "more launches: MatMul ×25 → ×33"
+    assert change.launches_after == 8
+    assert kinds(path(use("MatMul", 33)), path(use("MatMul", 25))) == ["launches"]
+
+
+def test_layout_operations_are_folded_into_one_line() -> None:
+    before = path(use("Conv", 9), use("Reshape", 2, role="layout"))
+    after = path(
+        use("Conv", 9), use("Reshape", 5, role="layout"), use("Transpose", 18, role="layout")
+    )
+    (change,) = diff(before, after)
+    assert change.kind == "layout"
+    assert change.summary == "layout operations: Reshape ×2 → ×5, Transpose ×0 → ×18"
+
+
+def test_a_share_that_one_kernel_lacks_is_unknown_and_not_zero() -> None:
+    (change,) = diff(path(use("A", 1, 0.4), use("B", 1)), path(use("C", 1, 0.3), use("D", 1, 0.1)))
+    assert change.share_before is None
+    assert change.share_after == pytest.approx(0.4)
+
+
+def test_the_effective_precision_is_that_of_most_compute_work() -> None:
+    assert effective_precision(path(use("MatMul", 4, precision="fp32"))) == "fp32"
+    mixed = path(use("MatMul", 9, 0.2, precision="fp32"), use("Conv", 1, 0.8, precision="bf16"))
+    assert effective_precision(mixed) == "bf16"
+
+
+def test_autocast_is_effective_although_most_launches_are_small_fp32_operations() -> None:
+    some = path(use("addmm", 13, precision="bf16"), use("layer_norm", 40, precision="fp32"))
+    assert effective_precision(some) == "bf16"
+
+
+def test_integer_index_arithmetic_has_no_say_and_integer_products_are_int8() -> None:
+    some = path(use("Add", 90, precision="int64"), use("Relu", 2, precision="fp16"))
+    assert effective_precision(some) == "fp16"
+    assert effective_precision(path(use("MatMulInteger", 2, precision="int32"))) == "int8"
+    assert effective_precision(path(use("Conv", 2, precision="uint8"))) == "int8"
+
+
+@pytest.mark.parametrize(
+    "some",
+    [
+        path(),
+        path(use("MatMul", 12)),
+        path(use("MatMul", 3), use("Conv", 2, precision="fp32")),
+        path(use("MatMul", 3, precision="fp64")),
+    ],
+)
+def test_an_effective_precision_that_cannot_be_told_is_empty(some: KernelPath) -> None:
+    assert effective_precision(some) == ""
+
+
+def test_an_effective_precision_is_one_that_can_be_asked_for() -> None:
+    for name in ("fp32", "tf32", "bf16", "fp16", "int8", "fp8", ""):
+        assert effective_precision(path(use("MatMul", 1, precision=name))) in {*PRECISIONS, ""}
+
+
+def test_across_runtimes_only_profiles_are_compared() -> None:
+    torch = path(
+        use("addmm", 20, 0.9, provider="aten:cpu", precision="fp32"),
+        use("copy_", 2, 0.1, provider="aten:cpu", role="move"),
+        runtime="torch",
+    )
+    ort = path(use("MatMul", 21, 1.0, precision="bf16"), runtime="onnxruntime.cpu")
+    changes = diff_profiles(profile(torch), profile(ort))
+    assert [c.summary for c in changes] == [
+        "precision of the compute launches: fp32 100% → bf16 100%",
+        "move kernels ×2 → ×0 per inference",
+    ]
+    assert profile(torch).time == {"compute": pytest.approx(0.9), "move": pytest.approx(0.1)}
+    assert profile(ort).provider == {"CPUExecutionProvider": 1.0}
+
+
+def test_similar_profiles_and_empty_ones_do_not_differ() -> None:
+    one, other = path(use("MatMul", 20, precision="fp32")), path(use("mm", 22, precision="fp32"))
+    assert diff_profiles(profile(one), profile(other)) == ()
+    assert diff_profiles(profile(path()), profile(path())) == ()

@@ -1,0 +1,126 @@
+"""The interval of a loss knows the spread between processes and claims no more than it may."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import scipy.stats
+from hypothesis import given
+from hypothesis import strategies as st
+from synthetic import figures, record, steady
+
+from pytest_portability.loss import (
+    CONFIDENCE,
+    RAW_SPREAD,
+    Interval,
+    Prior,
+    Sample,
+    expected,
+    loss,
+    t_quantile,
+)
+from pytest_portability.records import Axis
+
+PRIOR = Prior(0.01)
+
+
+def sample(level: float, repeats: int = 4, spread: float = 0.008) -> Sample:
+    return Sample(figures(None, steady(level, repeats, spread)).wall, repeats)
+
+
+def held(check: Sample, baseline: Sample, prior: Prior = PRIOR, *, relative: bool = True) -> Interval:
+    found = loss("wall", check, baseline, prior, relative=relative)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("level", [0.9, 0.975, 0.999, CONFIDENCE])
+@pytest.mark.parametrize("freedom", [8, 10, 14, 18.5, 40, 1000])
+def test_the_quantile_agrees_with_scipy(level: float, freedom: float) -> None:
+    assert t_quantile(level, freedom) == pytest.approx(scipy.stats.t.ppf(level, freedom), rel=5e-3)
+
+
+def test_the_loss_is_the_throughput_lost() -> None:
+    """Twice the time is half of the throughput, half of the time is twice the throughput."""
+    assert held(sample(20), sample(10)).value == pytest.approx(0.5)
+    assert held(sample(5), sample(10)).value == pytest.approx(-1.0)
+
+
+@given(st.floats(0.1, 10), st.integers(1, 6), st.integers(1, 6), st.floats(0, 0.3))
+def test_the_interval_holds_its_estimate_whatever_the_figures(
+    level: float, mine: int, theirs: int, spread: float
+) -> None:
+    found = held(sample(level, mine, spread), sample(1.0, theirs, spread))
+    assert found.low < found.value < found.high < 1
+
+
+def test_more_repeats_and_less_spread_narrow_the_interval() -> None:
+    def width(repeats: int, spread: float) -> float:
+        found = held(sample(10, repeats, spread), sample(10, 4, spread))
+        return found.high - found.low
+
+    assert width(2, 0.01) > width(3, 0.01) > width(6, 0.01)
+    assert width(4, 0.07) > 3 * width(4, 0.01)
+
+
+def test_samples_that_spread_more_than_the_prior_are_believed() -> None:
+    found = held(sample(10, 4, 0.10), sample(10, 4, 0.10))
+    assert found.high - found.value > scipy.stats.t.ppf(CONFIDENCE, 16) * 0.10 * math.sqrt(0.5) * 0.7
+
+
+def test_without_variance_or_with_one_repeat_the_prior_decides() -> None:
+    same = held(sample(10, 4, 0.0), sample(10, 4, 0.0))
+    assert same.high > 0.01
+    once = held(sample(10, 2), Sample(sample(10, 1).axis, 1))
+    assert once.high > same.high
+
+
+def test_a_spread_that_is_not_a_number_is_no_spread_seen() -> None:
+    odd = Sample(Axis(seconds=0.01, ratio=10.0, spread_rel=math.nan), 4)
+    assert held(odd, sample(10)).high == pytest.approx(held(sample(10, 4, 0.008), sample(10)).high, rel=0.3)
+
+
+def test_another_yardstick_compares_raw_seconds_with_a_wider_prior() -> None:
+    found = held(sample(10), sample(10), relative=False)
+    assert not found.relative
+    assert found.high > RAW_SPREAD
+    assert "raw seconds" in str(found)
+
+
+def test_a_yardstick_that_failed_compares_raw_seconds() -> None:
+    broken = Sample(Axis(seconds=0.012, ratio=math.nan, spread_rel=math.nan), 4)
+    found = held(broken, sample(10))
+    assert not found.relative
+    assert found.value == pytest.approx(1 - 10 / 12, abs=0.01)
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, math.nan, math.inf])
+def test_figures_that_are_no_times_give_no_interval(seconds: float) -> None:
+    broken = Sample(Axis(seconds=seconds, ratio=math.nan, spread_rel=0.0), 4)
+    assert loss("busy", broken, sample(10), PRIOR) is None
+    assert loss("busy", sample(10), broken, PRIOR) is None
+    assert loss("busy", sample(10), Sample(sample(10).axis, 0), PRIOR) is None
+
+
+def test_the_prior_knows_runtime_threads_axis_and_neighbours() -> None:
+    ort = record(threads=1)
+    torch = record(key=ort.key.__class__(**{**_fields(ort), "runtime": "torch"}), threads=2)
+    assert expected(ort, "busy", 0.0).spread_rel == pytest.approx(0.01)
+    assert expected(torch, "busy", 0.35).spread_rel == pytest.approx(0.07, abs=0.005)
+    assert expected(torch, "busy", None) == expected(torch, "busy", 0.35)
+    assert expected(ort, "wall", 0.35).spread_rel > 5 * expected(ort, "busy", 0.35).spread_rel
+    gpu = record(platform="cuda")
+    assert expected(gpu, "wall", None) == Prior(0.015)
+
+
+def _fields(some: object) -> dict[str, object]:
+    key = some.key  # type: ignore[attr-defined]  # a Record
+    return {name: getattr(key, name) for name in key.__slots__}
+
+
+def test_an_interval_reads_as_a_loss_or_a_gain() -> None:
+    lost = Interval(axis="busy", value=0.082, low=0.069, high=0.095)
+    gained = Interval(axis="wall", value=-0.031, low=-0.043, high=-0.019)
+    assert str(lost) == "8.2 % lost (6.9 to 9.5 %, busy)"
+    assert str(gained) == "3.1 % gained (1.9 to 4.3 %, wall)"

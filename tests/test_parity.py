@@ -1,0 +1,569 @@
+"""Parity: how far outputs are from a reference and from the record's, and what that means."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from pytest_portability import parity
+from pytest_portability.models import TensorSpec
+from pytest_portability.outputs import sketch_values
+from pytest_portability.parity import (
+    Computed,
+    Limits,
+    Parity,
+    ParityVerdict,
+    Reference,
+    error_rel,
+    judge,
+    measured,
+    sketch,
+    sketch_distance,
+    tolerance,
+    tolerance_between,
+)
+
+Floats = npt.NDArray[np.float32]
+
+
+def normal(*shape: int, seed: int = 0) -> Floats:
+    """Normal values in float32."""
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def off(array: Floats, error: float, seed: int = 1) -> Floats:
+    """The same with an independent relative L2 error of about that size."""
+    noise = normal(*array.shape, seed=seed)
+    return array + np.float32(error * np.linalg.norm(array) / np.linalg.norm(noise)) * noise
+
+
+def rounded(array: Floats, bits: int) -> Floats:
+    """Values with that many bits of mantissa, as TF32 (10) and bfloat16 (7) keep."""
+    drop = 23 - bits
+    raw = array.view(np.int32) + np.int32(1 << (drop - 1))
+    return (raw & np.int32(~((1 << drop) - 1))).view(np.float32)
+
+
+# --- against a reference --------------------------------------------------------------------------
+
+
+def test_the_error_is_the_relative_l2_norm() -> None:
+    """Per output, in float64; a float64 reference of a float32 build is as it should be."""
+    reference = {"a": np.array([3.0, 4.0]), "b": np.array([1.0])}
+    found = error_rel(
+        {"a": np.array([3.0, 4.5], np.float32), "b": np.ones(1, np.float32)}, reference
+    )
+    assert [d.error_rel for d in found.outputs] == [0.1, 0.0]
+    assert found.worst_rel == 0.1
+    assert found.failures(0.1) == ()
+    assert found.failures(0.01) == (
+        "output 'a': relative L2 error 0.1 against the reference > 0.01",
+    )
+
+
+def test_an_output_of_several_chunks_is_compared_whole() -> None:
+    """An error in the last element counts; a view that is not contiguous is read in C order."""
+    reference = normal(3, 250_001)
+    here = reference.copy()
+    here[-1, -1] += 1e3
+    (found,) = error_rel({"y": here}, {"y": reference}).outputs
+    assert found.differing == 1
+    assert found.error_rel == pytest.approx(1e3 / np.linalg.norm(reference.astype(float)), rel=1e-3)
+    assert error_rel({"y": here.T}, {"y": np.ascontiguousarray(here.T)}).identical
+
+
+@pytest.mark.parametrize(
+    ("outputs", "reference", "problem"),
+    [
+        ({"a": 1.0}, {"a": 1.0, "b": 1.0}, "output 'b' of the reference is missing"),
+        ({"a": 1.0, "b": 1.0}, {"a": 1.0}, "output 'b' is not in the reference"),
+        (
+            {"b": 1.0, "a": 1.0},
+            {"a": 1.0, "b": 1.0},
+            "outputs are in the order ['b', 'a'], the reference's in ['a', 'b']",
+        ),
+        ({"a": [1.0]}, {"a": [[1.0]]}, "output 'a' has shape (1,), the reference (1, 1)"),
+        ({"a": 1}, {"a": 1.0}, "output 'a' is int64, the reference float64"),
+        ({"a": True}, {"a": 1}, "output 'a' is bool, the reference int64"),
+        ({"a": "x"}, {"a": 1.0}, "output 'a' is str32, the reference float64"),
+    ],
+)
+def test_outputs_that_cannot_be_compared_are_named(
+    outputs: dict[str, Any], reference: dict[str, Any], problem: str
+) -> None:
+    """And never pass: the worst error is infinite."""
+    here, there = ({n: np.asarray(v) for n, v in d.items()} for d in (outputs, reference))
+    found = error_rel(here, there)
+    assert found.problems == (problem,)
+    assert found.failures(1.0) == (problem,)
+    assert found.worst_rel == math.inf
+    assert not found.identical
+
+
+def test_all_nan_against_a_reference_without_nan_fails() -> None:
+    """A maximum that ignores NaN would see no difference."""
+    found = error_rel({"y": np.full(32, np.nan, np.float32)}, {"y": np.ones(32)})
+    assert found.failures(1.0) == (
+        "output 'y': 32 of 32 elements are NaN or infinite, 0 in the reference; "
+        "32 are not the same",
+    )
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_the_same_non_finite_elements_are_fine(value: float) -> None:
+    """The finite rest is compared; one more of them, or another kind, is a failure."""
+    reference = normal(64)
+    reference[3] = value
+    assert error_rel({"y": reference.copy()}, {"y": reference}).identical
+    more = reference.copy()
+    more[5] = value
+    assert error_rel({"y": more}, {"y": reference}).failures(1.0) == (
+        "output 'y': 2 of 64 elements are NaN or infinite, 1 in the reference; 1 are not the same",
+    )
+    other = reference.copy()
+    other[3] = 0.0 if value != value else -value
+    assert len(error_rel({"y": other}, {"y": reference}).failures(1.0)) == 1
+
+
+def test_a_reference_of_zeros_is_compared_absolutely() -> None:
+    """Division by its norm would say nothing."""
+    found = error_rel({"y": np.array([0.0, 3.0, 4.0])}, {"y": np.zeros(3)})
+    assert found.failures(1.0) == (
+        "output 'y': absolute L2 error (the reference is all zero) 5 against the reference > 1",
+    )
+    assert error_rel({"y": np.zeros(3)}, {"y": np.zeros(3)}).worst_rel == 0.0
+
+
+def test_empty_outputs_are_equal() -> None:
+    """No boxes found is a result."""
+    for dtype in (np.float32, np.int64):
+        assert error_rel({"y": np.zeros((0, 4), dtype)}, {"y": np.zeros((0, 4), dtype)}).identical
+    assert measured({"y": np.zeros((0, 4), np.float32)}, {}).sketches
+
+
+def test_integers_booleans_and_text_are_counted() -> None:
+    """The share of elements that differ is held against the tolerance."""
+    there = {"label": np.arange(100), "on": np.zeros(4, bool), "word": np.array(["a", "b"])}
+    here = {"label": np.arange(100), "on": np.zeros(4, bool), "word": np.array(["a", "ü"])}
+    here["label"][7] = 0
+    found = error_rel(here, there)
+    assert found.failures(0.02) == (
+        "output 'word': 1 of 2 elements differ from the reference (0.5 > 0.02)",
+    )
+    assert found.failures(1e-4)[0] == (
+        "output 'label': 1 of 100 elements differ from the reference (0.01 > 0.0001)"
+    )
+
+
+def test_complex_outputs_are_compared_by_parts() -> None:
+    """A wrong sign of the imaginary part is an error."""
+    there = np.array([3 + 4j])
+    assert error_rel({"y": np.array([3 - 4j])}, {"y": there}).worst_rel == pytest.approx(8 / 5)
+    assert sketch_distance(sketch(-there), sketch(there)) == pytest.approx(2.0, rel=0.3)
+
+
+# --- the sketch -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [100, 1_000, 31_623, 1_000_000])
+@pytest.mark.parametrize("error", [1e-5, 1e-2, 1.0])
+def test_the_distance_of_sketches_is_that_of_the_arrays(size: int, error: float) -> None:
+    """Within 25 %, from 100 to a million elements."""
+    for seed in range(3 if size > 100_000 else 20):
+        there = normal(size, seed=seed).astype(np.float64)
+        noise = normal(size, seed=seed + 100).astype(np.float64) ** 3
+        here = there + error * noise
+        true = np.linalg.norm(here - there) / np.linalg.norm(there)
+        assert sketch_distance(sketch(here), sketch(there)) == pytest.approx(true, rel=0.25)
+
+
+def test_a_sketch_is_the_same_on_every_platform_and_for_ever() -> None:
+    """Records hold it: were the hash to change, every record would be of another model."""
+    assert sketch(np.arange(8, dtype=np.float32)) == sketch(np.arange(8, dtype=">f8"))
+    values = sketch_values(sketch(np.arange(1, 9)[::-1].astype(np.float16)))
+    assert values[0] == pytest.approx(math.sqrt(204))
+    assert {int(i): values[i] for i in np.flatnonzero(values[1:]) + 1} == GOLDEN
+
+
+GOLDEN: dict[int, float] = {}
+
+
+def test_a_sketch_has_room_on_one_line() -> None:
+    """Norm and 64 buckets in float32."""
+    assert len(sketch(normal(10))) == 348
+
+
+def test_non_finite_elements_count_as_zero_in_a_sketch() -> None:
+    """Their positions are kept apart from it."""
+    there = normal(1000)
+    here = there.copy()
+    there[:3], here[:3] = 0.0, (np.nan, np.inf, -np.inf)
+    assert sketch(here) == sketch(there)
+    kept = measured({"y": here}, {}).exact["y"]
+    assert kept.startswith("1 NaN, 1 +inf, 1 -inf: ")
+    moved = np.roll(here, 1)
+    assert measured({"y": moved}, {}).exact["y"] != kept
+
+
+def test_distances_at_the_edges() -> None:
+    """Zero norm is absolute, beyond float32 is unknown, anything else is no sketch."""
+    zero, five = sketch(np.zeros(4)), sketch(np.array([0.0, 0.0, 5.0, 0.0]))
+    assert sketch_distance(five, zero) == 5.0
+    assert sketch_distance(zero, zero) == 0.0
+    assert math.isnan(sketch_distance(sketch(np.full(4, 1e200)), five))
+    with pytest.raises(ValueError, match="a sketch is base64 of 65 float32, this has 3 bytes"):
+        sketch_distance("AAAA", five)
+
+
+# --- tolerances -----------------------------------------------------------------------------------
+
+
+def test_fp32_passes_summation_order_and_catches_reduced_precision() -> None:
+    """What optimisers do to the order of sums passes; TF32 and bfloat16 operands do not."""
+    weights = [normal(256, 256, seed=s) / np.float32(16) for s in range(4)]
+    x = normal(64, 256, seed=9)
+
+    def net(change: Any) -> dict[str, Floats]:
+        h = x
+        for w in weights:
+            h = np.tanh(change(h) @ change(w))
+        return {"y": h}
+
+    order = np.random.default_rng(0).permutation(256)
+    reference = net(lambda a: a.astype(np.float64))
+    h = x
+    for w in weights:
+        h = np.tanh(h[:, order] @ w[order])
+    assert error_rel({"y": h}, reference).worst_rel < tolerance("fp32", 0.0) / 10
+    tf32 = error_rel(net(lambda a: rounded(a, 10)), reference).worst_rel
+    bf16 = error_rel(net(lambda a: rounded(a, 7)), reference).worst_rel
+    assert tolerance("fp32", 0.0) * 1.25 < tf32 < tolerance("tf32", 0.0)
+    assert tolerance("fp32", 0.0) * 1.25 < bf16 < tolerance("bf16", 0.0)
+
+
+def test_the_floor_of_the_reference_widens_the_tolerance() -> None:
+    """Four times what two arrangements of the reference differ; the user's own word wins."""
+    assert tolerance("fp32", 1e-6) == 1e-4
+    assert tolerance("fp32", 1e-3) == 4e-3
+    assert tolerance("fp32", math.nan) == 1e-4
+    assert tolerance("fp32", 1e-3, 1e-6) == 1e-6
+    assert tolerance("posit8", 0.0) == tolerance("", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("precision", "now", "then", "as_"),
+    [
+        ("fp16", "fp16", "fp16", "fp16"),
+        ("bf16", "bf16", "fp32", "bf16"),
+        ("fp16", "", "", "fp16"),
+        ("native", "bf16", "fp32", "fp32"),
+        ("native", "fp32", "bf16", "bf16"),
+        ("native", "bf16", "", "fp32"),
+    ],
+)
+def test_builds_are_compared_by_the_coarser_precision_unless_nobody_asked_for_it(
+    precision: str, now: str, then: str, as_: str
+) -> None:
+    """``native`` is held to what the record's build did."""
+    y = normal(10)
+    here = replace(computed(y, effective=now), precision=precision)
+    there = replace(computed(y, effective=then), precision=precision)
+    assert tolerance_between(here, there) == tolerance(as_, 0.0)
+
+
+# --- the judgement --------------------------------------------------------------------------------
+
+Y = normal(16, 64)
+X = {"x": normal(16, 8, seed=5)}
+
+
+def computed(
+    y: npt.NDArray[Any], *, effective: str = "fp32", weights: str = "w1", **changes: Any
+) -> Computed:
+    """One side of a judgement, asked for as ``native``."""
+    kept = replace(measured({"y": y}, X, faithful(y)), **changes)
+    tensors = {"fc.bias": "b1", "fc.weight": weights}
+    return Computed(
+        parity=kept, precision="native", effective=effective, weights=weights, tensors=tensors
+    )
+
+
+def faithful(y: npt.NDArray[Any], error: float = 0.0) -> Reference:
+    """A reference from which the output is that far."""
+    reference = off(y, error, seed=77) if error else y
+    return Reference(name="cpu", differences=error_rel({"y": y}, {"y": reference}), floor_rel=1e-7)
+
+
+def test_the_same_outputs_are_one_accuracy_class() -> None:
+    """Whatever file, exporter or weights layout they come from."""
+    here = off(Y, 1e-6)
+    verdict = judge(computed(here, weights="w2"), computed(Y), faithful(here))
+    assert verdict == ParityVerdict(
+        faithful=True, same_model=True, changed_tensors=("fc.weight",), tolerance=1e-4
+    )
+
+
+def test_without_a_baseline_only_the_reference_judges() -> None:
+    """As on a first run."""
+    assert judge(computed(Y), None, faithful(Y)).failures == ()
+    verdict = judge(computed(Y), None, faithful(Y, 1e-2))
+    assert verdict.faithful is False
+    assert verdict.same_model is None
+    assert verdict.failures == (
+        "output 'y': relative L2 error 0.01 against the reference > 0.0001",
+    )
+
+
+def test_without_a_reference_faithfulness_is_unknown() -> None:
+    """And said so."""
+    verdict = judge(computed(Y), computed(Y), None)
+    assert verdict.faithful is None
+    assert verdict.same_model is True
+    assert verdict.notes == (
+        "no reference: whether the build is faithful to its source is not known",
+    )
+
+
+def test_something_else_from_the_same_weights_is_a_failure() -> None:
+    """A badly calibrated scale: faithful to its own file, and no longer the recorded model."""
+    here = off(Y, 0.4)
+    verdict = judge(computed(here), computed(Y), faithful(here))
+    assert (verdict.faithful, verdict.same_model, verdict.stale) == (True, False, False)
+    (failure,) = verdict.failures
+    assert failure.startswith("output 'y': relative L2 difference 0.")
+    assert failure.endswith(" (±25 %) from the record's > 0.0001")
+
+
+def test_something_else_from_other_weights_is_stale() -> None:
+    """Another version of the model, with the names of the tensors that differ."""
+    here = off(Y, 0.4)
+    verdict = judge(computed(here, weights="w2"), computed(Y), faithful(here))
+    assert (verdict.faithful, verdict.same_model, verdict.stale) == (True, False, True)
+    assert verdict.failures == ()
+    assert verdict.changed_tensors == ("fc.weight",)
+    assert verdict.notes[0].startswith("output 'y': relative L2 difference 0.")
+
+
+def test_other_weights_do_not_excuse_an_unfaithful_build() -> None:
+    """It is wrong against its own source."""
+    here = off(Y, 0.4)
+    verdict = judge(computed(here, weights="w2"), computed(Y), faithful(here, 0.1))
+    assert (verdict.faithful, verdict.stale) == (False, False)
+    assert verdict.failures == ("output 'y': relative L2 error 0.1 against the reference > 0.0001",)
+
+
+def test_a_silent_change_to_bfloat16_is_a_failure() -> None:
+    """It is within bfloat16's tolerance of the reference, and nobody asked for bfloat16."""
+    here = off(Y, 6e-3)
+    now = computed(here, effective="bf16")
+    verdict = judge(now, computed(Y), faithful(here, 6e-3))
+    assert (verdict.faithful, verdict.same_model) == (True, False)
+    assert len(verdict.failures) == 1
+    asked = replace(now, precision="bf16")
+    assert judge(asked, computed(Y), faithful(here, 6e-3)).failures == ()
+
+
+def test_a_difference_within_the_accuracy_of_the_sketch_passes() -> None:
+    """Only beyond 1.25 times the tolerance is it certain."""
+    assert judge(computed(off(Y, 1e-4 * 0.95)), computed(Y), faithful(Y)).same_model is True
+    assert judge(computed(off(Y, 1e-4 * 1.7)), computed(Y), faithful(Y)).same_model is False
+
+
+def test_the_markers_tolerance_holds_for_both_comparisons() -> None:
+    """``parity=0.5`` lets the badly calibrated model pass."""
+    here = off(Y, 0.3)
+    limits = Limits(parity=0.5)
+    verdict = judge(computed(here), computed(Y), faithful(here, 0.3), limits=limits)
+    assert verdict.failures == ()
+    assert verdict.tolerance == 0.5
+
+
+def test_other_inputs_make_the_comparison_with_the_record_unknown() -> None:
+    """And it is said."""
+    then = computed(off(Y, 0.4), inputs="0123456789")
+    verdict = judge(computed(Y), then, faithful(Y))
+    assert verdict.same_model is None
+    assert verdict.failures == ()
+    here = computed(Y).parity.inputs[:8]
+    assert verdict.notes == (
+        f"the inputs hash to {here}, the record's to 01234567: "
+        "whether the outputs are still the record's is unknown",
+    )
+
+
+def test_non_finite_elements_are_held_against_the_record() -> None:
+    """Even where no reference tells."""
+    here = Y.copy()
+    here[0, 0] = np.inf
+    verdict = judge(computed(here), computed(Y), None)
+    kept = computed(here).parity.exact["y"]
+    assert verdict.failures == (
+        f"output 'y': NaN or infinite elements: {kept}; the record has none",
+    )
+
+
+def test_integer_outputs_are_held_against_the_record_by_hash() -> None:
+    """In fp32 a difference is one; in a coarser precision a near tie may round otherwise."""
+    labels = np.arange(16)
+    now, then = computed(labels), computed(labels[::-1].copy())
+    a, b = (c.parity.exact["y"] for c in (now, then))
+    sentence = f"output 'y': hashes to {a}, the record's to {b}"
+    verdict = judge(now, then, faithful(labels))
+    assert verdict.same_model is False
+    assert verdict.failures == (sentence,)
+    coarse = replace(then, effective="bf16")
+    verdict = judge(now, coarse, faithful(labels))
+    assert verdict.same_model is None
+    assert verdict.failures == ()
+    assert verdict.notes == (f"{sentence}; in this precision a few elements may differ",)
+
+
+def test_outputs_beyond_the_range_of_a_sketch_are_unknown() -> None:
+    """Float64 outputs of 1e200."""
+    big = np.full(8, 1e200)
+    verdict = judge(computed(big), computed(big), faithful(big))
+    assert verdict.same_model is None
+    assert verdict.notes == (
+        "output 'y': beyond the range of a sketch: whether it is still the record's is unknown",
+    )
+
+
+def test_an_error_that_was_recorded_on_purpose_is_not_reported_again() -> None:
+    """Only an acceptance can have written it; a larger one fails."""
+    then = computed(Y, error_rel=0.2)
+    verdict = judge(computed(Y), then, faithful(Y, 0.2))
+    assert verdict.failures == ()
+    assert verdict.notes == ("an error of 0.2 against the reference was recorded on purpose",)
+    assert judge(computed(Y), then, faithful(Y, 0.3)).failures == (
+        "output 'y': relative L2 error 0.3 against the reference > 0.25",
+    )
+
+
+def test_repeats_that_differ_are_noted_or_fail() -> None:
+    """Other bits are worth a note, dropout left on is a failure."""
+    little = error_rel({"y": off(Y, 1e-6)}, {"y": Y})
+    verdict = judge(computed(Y), computed(Y), faithful(Y), little)
+    assert verdict.failures == ()
+    assert verdict.notes == (f"repeats differ by {little.worst_rel:.2g}, within 0.0001",)
+    assert not measured({"y": Y}, X, repeats=little).repeatable
+    much = error_rel({"y": off(Y, 0.5)}, {"y": Y})
+    assert judge(computed(Y), None, faithful(Y), much).failures == (
+        "repeats differ: output 'y': relative L2 error 0.5 against the first run > 0.0001",
+    )
+    same = error_rel({"y": Y}, {"y": Y})
+    assert judge(computed(Y), computed(Y), faithful(Y), same).notes == ()
+    assert measured({"y": Y}, X, repeats=same).repeatable
+
+
+@pytest.mark.parametrize(
+    ("now", "then", "failures", "notes"),
+    [
+        ({"auc": 0.9352}, {"auc": 0.9348}, (), ()),
+        ({"auc": math.nan}, {"auc": math.nan}, (), ()),
+        (
+            {"auc": 0.9},
+            {"auc": 0.9348},
+            ("metric 'auc' is 0.9, the record's 0.9348 (allowed: ±0.0093)",),
+            (),
+        ),
+        (
+            {"cer": 0.5},
+            {"cer": 0.25},
+            ("metric 'cer' is 0.5, the record's 0.25 (allowed: ±0.0025)",),
+            (),
+        ),
+        (
+            {"auc": math.nan},
+            {"auc": 0.5},
+            ("metric 'auc' is nan, the record's 0.5 (allowed: ±0.005)",),
+            (),
+        ),
+        ({"loss": 1e-7}, {"loss": 0.0}, (), ()),
+        (
+            {"loss": 1e-3},
+            {"loss": 0.0},
+            ("metric 'loss' is 0.001, the record's 0 (allowed: ±1e-06)",),
+            (),
+        ),
+        ({}, {"auc": 0.5}, (), ("metric 'auc' of the record was not measured",)),
+        ({"auc": 0.5}, {}, (), ("metric 'auc' = 0.5 is not in the record",)),
+    ],
+)
+def test_task_metrics_are_held_against_the_records(
+    now: dict[str, float],
+    then: dict[str, float],
+    failures: tuple[str, ...],
+    notes: tuple[str, ...],
+) -> None:
+    """One per cent either way; one that vanished or appeared is said."""
+    verdict = judge(computed(Y, metrics=now), computed(Y, metrics=then), faithful(Y))
+    assert verdict.failures == failures
+    assert verdict.notes == notes
+
+
+def test_a_metric_of_another_version_of_the_model_is_shown_and_not_judged() -> None:
+    """Retraining moves it; the record of the new version will hold it."""
+    here = off(Y, 0.4)
+    now = computed(here, weights="w2", metrics={"auc": 0.95})
+    verdict = judge(now, computed(Y, metrics={"auc": 0.9}), faithful(here))
+    assert verdict.stale
+    assert verdict.failures == ()
+    assert verdict.notes[-1] == "metric 'auc' is 0.95, the record's 0.9 (allowed: ±0.009)"
+
+
+def test_changes_of_the_interface_are_named() -> None:
+    """Between build and record dtypes are exact, unlike against the reference."""
+    half = Y.astype(np.float16)
+    verdict = judge(computed(half), computed(Y), faithful(half))
+    assert verdict.interface == ("output 'y' is float16, the record's float32",)
+    then = computed(Y, outputs=(TensorSpec(name="y", dtype="float32", shape=(16, 65)),))
+    verdict = judge(computed(Y), then, faithful(Y))
+    assert verdict.interface == ("output 'y' has shape (16, 64), the record's (16, 65)",)
+    assert verdict.same_model is None
+    spec = {n: TensorSpec(name=n, dtype="int64", shape=(1,)) for n in "abc"}
+    now = replace(computed(Y).parity, input_specs=(spec["a"], spec["b"]))
+    old = replace(now, input_specs=(spec["b"], spec["a"]))
+    assert parity.interface_changes(now, old) == (
+        "inputs are in the order ['a', 'b'], the record's in ['b', 'a']",
+    )
+    old = replace(now, input_specs=(spec["a"], spec["c"]))
+    assert parity.interface_changes(now, old) == (
+        "input 'c' of the record is missing",
+        "input 'b' is not in the record",
+    )
+
+
+def test_a_renamed_tensor_is_no_changed_tensor() -> None:
+    """Only what was changed, added or removed is named."""
+    now = replace(computed(Y, weights="w2"), tensors={"new": "1", "b": "2", "c": "9", "d": "4"})
+    then = replace(computed(Y), tensors={"old": "1", "b": "2", "c": "3", "e": "5"})
+    assert parity.changed_tensors(now, then) == ("c", "d", "e")
+    assert parity.changed_tensors(now, replace(then, weights="w2")) == ()
+
+
+# --- what the record keeps ------------------------------------------------------------------------
+
+
+def test_a_record_keeps_signature_sketch_hashes_and_metrics() -> None:
+    """Of the outputs it keeps no value."""
+    kept = measured(
+        {"y": Y, "label": np.array([3, 1])}, X, faithful(Y, 1e-2), {"auc": np.float64(0.9)}
+    )
+    assert isinstance(kept, Parity)
+    assert kept.reference == "cpu"
+    assert kept.error_rel == pytest.approx(1e-2, rel=0.01)
+    assert kept.floor_rel == 1e-7
+    assert kept.outputs == (
+        TensorSpec(name="y", dtype="float32", shape=(16, 64)),
+        TensorSpec(name="label", dtype="int64", shape=(2,)),
+    )
+    assert kept.input_specs == (TensorSpec(name="x", dtype="float32", shape=(16, 8)),)
+    assert list(kept.sketches) == ["y"]
+    assert list(kept.exact) == ["label"]
+    assert type(kept.metrics["auc"]) is float
+    assert math.isnan(measured({"y": Y}, X).error_rel)

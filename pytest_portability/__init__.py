@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     )
     from pytest_portability.kernels import Kernel, KernelPath, KernelUse
     from pytest_portability.pipeline import Result
-    from pytest_portability.plugin import Portability
+    from pytest_portability.fixture import Portability
     from pytest_portability.records import Record
     from pytest_portability.report import Report
     from pytest_portability.runtimes import Build, Observed, Request, Runtime
@@ -42,7 +42,7 @@ _HOME = {
     ),
     "kernels": ("Kernel", "KernelPath", "KernelUse"),
     "pipeline": ("Result",),
-    "plugin": ("Portability",),
+    "fixture": ("Portability",),
     "records": ("Record",),
     "report": ("Report",),
     "runtimes": ("Build", "Observed", "Request", "Runtime"),

@@ -163,7 +163,7 @@ CONTENTION_LIMIT = 0.10
 """Share of the processor taken by neighbours beyond which wall time says nothing."""
 
 CONTENTION_MILD = 0.03
-"""From here on neighbours excuse a wide interval of wall time, though not a loss that is certain."""
+"""Beyond this neighbours excuse a wide interval of wall time, though not a certain loss."""
 
 FADING_LIMIT = 0.10
 """Slowdown from first to last third of the windows beyond which a speed is not sustained."""

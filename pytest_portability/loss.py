@@ -47,9 +47,12 @@ PRIOR_FREEDOM = 10.0
 """Degrees of freedom of the prior spread: what about a dozen earlier processes would have given."""
 
 CONTRADICTED = 2.0
-"""Variance of the samples ÷ the prior's beyond which the prior is dropped. With 4 degrees of freedom
-a right prior is dropped in 9 % of cases (χ²₄ > 8), which costs a repeat; one that is too small by
-3 or 5 would else flag up to 0.6 % of identical builds (simulated), and so flags 0.25 %."""
+"""Variance of the samples ÷ the prior's beyond which the prior is dropped. With 4 degrees of
+freedom a right prior is dropped in 9 % of cases (χ²₄ > 8), which costs a repeat; a prior too
+small by 3 or 5 would else flag up to 0.6 % of identical builds (simulated), and so 0.3 %."""
+
+WIDEST = math.log(100)
+"""Half of the widest interval of ln(figure): a factor of 100 either way says nothing already."""
 
 UNKNOWN_CONTENTION = 0.35
 """Assumed on a CPU without a witness: about what a load of 2.7 on two cores takes away."""
@@ -123,7 +126,8 @@ def loss(
     is s·√(1/n₁ + 1/n₂), where s² pools both sides' variances with the prior's, each weighted by its
     degrees of freedom: the moderated t of Smyth 2004 (doi:10.2202/1544-6115.1027). Where the
     samples alone spread more than that they are believed instead, and where they contradict the
-    prior it is dropped, so that a prior too good for this machine makes nothing certain. One repeat has no variance and counts as such;
+    prior it is dropped, so that a prior too good for this machine makes nothing certain. One
+    repeat has no variance and counts as such;
     equal repeats (variance 0) lean on the prior.
 
     Args:
@@ -150,7 +154,7 @@ def loss(
             squares += (side.repeats - 1) * side.axis.spread_rel**2
     variance, freedom = _variance(squares, freedom, replace(prior, spread_rel=spread))
     error = math.sqrt(variance * (1 / check.repeats + 1 / baseline.repeats))
-    half = t_quantile(CONFIDENCE, freedom) * error
+    half = min(t_quantile(CONFIDENCE, freedom) * error, WIDEST)
     d = math.log(now / then)
     value, low, high = (-math.expm1(-(d + step)) for step in (0.0, -half, half))
     return Interval(axis=axis, value=value, low=low, high=high, relative=relative)

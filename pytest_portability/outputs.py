@@ -226,9 +226,10 @@ def sketch_values(text: str) -> npt.NDArray[np.float64]:
 def sketch_distance(here: str, there: str) -> float:
     """Estimate the relative L2 difference between two arrays from their sketches.
 
-    Measured 0.78–1.21 times the true one from 100 to 10⁶ elements; rounding to float32 gives a
-    floor of about 1e-7. Relative to the norm of ``there``; absolute where that is zero; NaN where
-    a norm is beyond float32.
+    Measured 0.78–1.21 times the true one from 100 to 10⁶ elements where the difference is spread
+    over many elements. In a few it is estimated more coarsely: two equal ones cancel in 1 of 128
+    cases. Rounding to float32 gives a floor of about 1e-7. Relative to the norm of ``there``;
+    absolute where that is zero; NaN where a norm is beyond float32.
 
     Raises:
         ValueError: one of them is not a sketch.

@@ -256,8 +256,12 @@ def _identity(vendor: str, arch: str, product: str, partition: str) -> str:
         # "AMD Radeon Graphics" is what several chips call themselves.
         name = f"{name}-{_slug(arch)}"
     name = name.removeprefix(f"{vendor}-").strip("-")
-    modes = [mode for mode in re.split(r"[/\s,]+", partition.lower()) if mode not in _WHOLE]
-    return "-".join(part for part in (vendor, name, *map(_slug, modes)) if part)
+    return "-".join(part for part in (vendor, name, *map(_slug, _modes(partition))) if part)
+
+
+def _modes(partition: str) -> tuple[str, ...]:
+    """The parts of a partition's name that set it apart from a whole device."""
+    return tuple(m for m in re.split(r"[/\s,]+", partition.lower()) if m not in _WHOLE)
 
 
 def _slug(text: str) -> str:
@@ -274,8 +278,10 @@ def _same(one: Device, two: Device) -> bool:
         return bool(known) or one.index == two.index
     if _identity_of(one) == _identity_of(two):
         return True
-    # A MIG slice has its card's address, so the address alone is not enough.
-    return one.partition == two.partition and bool(_address(one) & _address(two))
+    # A MIG slice or an AMD partition has its card's address: two of them are not one device, but a
+    # library that sees only the card means the part that this process can use.
+    modes = {_modes(view.partition) for view in (one, two)} - {()}
+    return len(modes) < 2 and bool(_address(one) & _address(two))
 
 
 def _identity_of(device: Device) -> str:
@@ -295,7 +301,7 @@ def _join(group: Sequence[Device], order: Sequence[Device]) -> Target:
     views = sorted(group, key=lambda d: (d.index, rank.get(d.platform, len(rank)), order.index(d)))
     named = [view for view in views if view.product] or views
     best = min(named, key=lambda d: (rank.get(d.platform, len(rank)), d.index))
-    product, partition = split_partition(best.product)
+    parts = [view.partition or split_partition(view.product)[1] for view in (best, *views)]
     handles: dict[str, str] = {}
     facts: dict[str, str] = {}
     for view in (best, *views):
@@ -305,11 +311,11 @@ def _join(group: Sequence[Device], order: Sequence[Device]) -> Target:
     return Target(
         vendor=best.vendor,
         arch=best.arch or next((view.arch for view in views if view.arch), ""),
-        product=product,
+        product=split_partition(best.product)[0],
         platform=best.platform,
         index=best.index,
         memory_bytes=next((v.memory_bytes for v in (best, *views) if v.memory_bytes), None),
-        partition=best.partition or partition,
+        partition=next((part for part in parts if _modes(part)), parts[0]),
         handles=dict(sorted(handles.items())),
         facts=dict(sorted(facts.items())),
     )

@@ -48,7 +48,9 @@ def test_a_path_without_evidence_is_not_compared() -> None:
 def test_a_precision_change_is_one_line_with_its_kernels_and_without_lost_fusions() -> None:
     def built(precision: str) -> KernelPath:
         return path(
-            use("FullyConnected", 9, 0.7, precision=precision, implementation=f"brgemm_{precision}"),
+            use(
+                "FullyConnected", 9, 0.7, precision=precision, implementation=f"brgemm_{precision}"
+            ),
             use("Subgraph", 2, 0.2, precision=precision, absorbs=("MatMul", "MatMul", "Softmax")),
             use("Reshape", 4, 0.1, precision=precision, role="layout"),
         )
@@ -134,7 +136,10 @@ def test_operations_absorbed_by_a_kernel_of_unchanged_name_are_a_lost_fusion() -
     after = path(use("Conv", 9), use("BatchNormalization", 6), use("Relu", 7), source=source)
     (change,) = diff(before, after)
     assert change.kind == "fusion lost"
-    assert change.summary == "Relu ×7, BatchNormalization ×6 no longer fused or folded into other kernels"
+    assert (
+        change.summary
+        == "Relu ×7, BatchNormalization ×6 no longer fused or folded into other kernels"
+    )
 
 
 def test_a_fused_kernel_that_became_several_without_any_source_is_a_lost_fusion() -> None:

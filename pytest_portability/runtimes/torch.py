@@ -18,13 +18,12 @@ from pytest_portability.errors import (
     PortabilityError,
     UsageError,
 )
-from pytest_portability.kernels import KernelPath
+from pytest_portability.kernels import KernelPath, effective_precision
 from pytest_portability.models import Array, Arrays
 from pytest_portability.runtimes import Observed, Request
 from pytest_portability.runtimes.torch_devices import TorchLibrary, import_torch
 from pytest_portability.runtimes.torch_ops import (
     Op,
-    effective_precision,
     executed_ops,
     kernels_of,
     precision_word,
@@ -249,16 +248,16 @@ class ModuleBuild:
 
     def observed(self) -> Observed:
         """The facts of this build; the first call after staging runs the module once more."""
-        ops = self.ops()
+        uses = uses_of(self.ops(), {}, self.is_tf32)
         providers: Counter[str] = Counter()
-        for op, n in kernels_of(ops).items():
-            providers[op.kernel.provider] += n
+        for use in uses:
+            providers[use.kernel.provider] += use.launches
         notes = [*self._notes]
         if self.module.training:
             notes.append("the module is in training mode: dropout and batch statistics are active")
         on_cpu = self.device.type == "cpu"
         return Observed(
-            precision=effective_precision(ops, lambda n: runs_tf32(self.torch, self.device, n)),
+            precision=effective_precision(KernelPath(runtime="torch", uses=uses)),
             providers=dict(sorted(providers.items())),
             asked_provider=f"aten:{self.device.type}",
             threads=int(self.torch.get_num_threads()) if on_cpu else None,
@@ -277,6 +276,10 @@ class ModuleBuild:
                 self.note(str(failure(exc, "trace the module's operators")))
             self._reset_peak()
         return self._ops
+
+    def is_tf32(self, name: str) -> bool:
+        """Whether an fp32 operator of that name runs in TF32 on this device."""
+        return runs_tf32(self.torch, self.device, name)
 
     def run_eagerly(self) -> Any:
         """Run the module itself on the staged batch, outside ``inference_mode``."""
@@ -314,7 +317,7 @@ class ModuleBuild:
         torch = self.torch
         tensor = host_tensor(torch, name, array)
         dtype = weight_dtype(torch, self.module)
-        if tensor.dtype == torch.float32 and dtype in {torch.float16, torch.bfloat16}:
+        if tensor.dtype == torch.float32 and dtype not in {None, torch.float32}:
             self.note(f"input {name!r} was cast to {precision_word(dtype)}, as the weights are")
             tensor = tensor.to(dtype)
         tensor = tensor.to(self.device)
@@ -361,6 +364,7 @@ class TorchRuntime:
     family: str = "torch"
     packages: tuple[str, ...] = ("torch",)
     kinds: tuple[str, ...] = ("torch",)
+    converted: tuple[str, ...] = ()
     environment: Mapping[str, str] = dataclasses.field(default_factory=lambda: {**ENVIRONMENT})
 
     def supports(self, precision: str, platform: str) -> str:
@@ -383,7 +387,7 @@ class TorchRuntime:
             shares, caveats = shares_of(build, build.run_eagerly, names, runs)
             return KernelPath(
                 runtime=self.name,
-                uses=uses_of(ops, shares),
+                uses=uses_of(ops, shares, build.is_tf32),
                 source=source_of(ops),
                 caveats=caveats,
             )

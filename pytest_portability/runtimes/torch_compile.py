@@ -4,31 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib
-import json
-import logging
 import os
-import re
 import subprocess
 import tempfile
-import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pytest_portability.errors import Unsupported, UsageError
-from pytest_portability.kernels import Kernel, KernelPath, KernelUse
+from pytest_portability.kernels import KernelPath
 from pytest_portability.models import Arrays
 from pytest_portability.runtimes import Observed, Request
 from pytest_portability.runtimes.torch import ENVIRONMENT, ModuleBuild, failure, shares_of
-from pytest_portability.runtimes.torch_devices import import_torch
+from pytest_portability.runtimes.torch_inductor import (
+    Graph,
+    calls_of,
+    import_compiler,
+    introspection,
+    uses_of_calls,
+)
 from pytest_portability.runtimes.torch_ops import (
     executed_ops,
+    in_tf32,
     kernels_of,
-    precision_word,
-    role,
     source_of,
     uses_of,
 )
@@ -80,15 +80,6 @@ class Compiled:
         return whole and self.graphs >= 1 and not self.failures
 
 
-def _import_compiler() -> Any:
-    """Import torch with inductor, which imports parts of torch that torch itself deprecates."""
-    torch = import_torch("torch.compile", "compile a torch module")
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="`torch.jit", category=DeprecationWarning)
-        importlib.import_module("torch._inductor.compile_fx")
-    return torch
-
-
 def compiled_facts() -> Compiled:
     """Read dynamo's counters."""
     from torch._dynamo.utils import counters, get_compilation_metrics
@@ -131,7 +122,7 @@ class CompiledBuild(ModuleBuild):
         Raises:
             Unsupported: no C++ compiler, which inductor needs.
         """
-        torch = _import_compiler()
+        torch = import_compiler()
         self.backend = str(request.options.get("backend", "inductor"))
         self._first: Compiled | None = None
         self._frames_elsewhere = 0
@@ -264,6 +255,7 @@ class CompileRuntime:
     family: str = "torch"
     packages: tuple[str, ...] = ("torch", "torch._inductor.compile_fx")
     kinds: tuple[str, ...] = ("torch",)
+    converted: tuple[str, ...] = ()
     environment: Mapping[str, str] = dataclasses.field(default_factory=lambda: {**ENVIRONMENT})
 
     def supports(self, precision: str, platform: str) -> str:
@@ -286,8 +278,8 @@ class CompileRuntime:
         """
         with tempfile.TemporaryDirectory(prefix="portability-") as folder:
             fresh = dataclasses.replace(request, cache_dir=folder)
-            graphs: list[_Graph] = []
-            with _introspection(folder, graphs):
+            graphs: list[Graph] = []
+            with introspection(folder, graphs):
                 build = self.build(fresh)
                 try:
                     build.stage(inputs)
@@ -300,7 +292,7 @@ class CompileRuntime:
                     build.close()
 
     def _path(
-        self, build: CompiledBuild, folder: Path, graphs: Sequence[_Graph], runs: int
+        self, build: CompiledBuild, folder: Path, graphs: Sequence[Graph], runs: int
     ) -> KernelPath:
         ops = executed_ops(build.run_eagerly)
         source = source_of(ops)
@@ -308,22 +300,25 @@ class CompileRuntime:
             names = {op.name for op in kernels_of(ops)}
             shares, caveats = shares_of(build, build.run_eagerly, names, runs)
             note = "torch.compile declined; these are the operators of the eager run"
-            uses = uses_of(ops, shares)
+            uses = uses_of(ops, shares, build.is_tf32)
             return KernelPath(runtime=self.name, uses=uses, source=source, caveats=(note, *caveats))
-        calls = _calls(folder, graphs)
+        calls = [
+            dataclasses.replace(call, kernel=in_tf32(call.kernel, build.is_tf32))
+            for call in calls_of(folder, graphs)
+        ]
         if not calls:
             note = f"backend {build.backend!r} does not tell its kernels"
             return KernelPath(runtime=self.name, evidence="none", source=source, caveats=(note,))
         shares, caveats = shares_of(build, build.launch, {call.timed for call in calls}, runs)
         if compiled_facts().graphs > 1:
             caveats = (*caveats, "what runs eagerly between graph breaks is not in the path")
-        uses = _uses(calls, shares)
+        uses = uses_of_calls(calls, shares)
         return KernelPath(runtime=self.name, uses=uses, source=source, caveats=caveats)
 
     def _check_inductor_options(self, options: Mapping[str, Any]) -> None:
         if not options:
             return
-        _import_compiler()
+        import_compiler()
         from torch._inductor import list_options
 
         known = list_options()
@@ -337,145 +332,6 @@ class CompileRuntime:
                 f"near ones: {', '.join(near)}; all: torch._inductor.list_options()"
             )
             raise UsageError(msg)
-
-
-_Graph = dict[str, "_Node"]
-"""Name of a node in the graph that inductor schedules → the node."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Node:
-    """One operator call of the graph that inductor schedules.
-
-    Attributes:
-        source: the operator the user's module called, before decomposition, such as ``gelu``.
-        precision: of its result.
-        view: nothing runs for it.
-    """
-
-    source: str
-    precision: str
-    view: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Call:
-    """One call in the code that inductor wrote; ``timed`` is its name in the profiler."""
-
-    kernel: Kernel
-    timed: str
-
-
-@contextlib.contextmanager
-def _introspection(folder: str, graphs: list[_Graph]) -> Iterator[None]:
-    """Make inductor write down what it fuses, and hand us its graphs."""
-    _import_compiler()
-    from torch._inductor import config
-
-    logger = logging.getLogger("torch._inductor.debug")
-    level = logger.level
-    switches = {
-        "cpp.enable_kernel_profile": True,
-        "force_disable_caches": True,
-        "post_grad_custom_post_pass": lambda graph: graphs.append(_nodes(graph)),
-        "trace.debug_dir": folder,
-        "trace.enabled": True,
-        "trace.provenance_tracking_level": 1,
-    }
-    with config.patch(switches), warnings.catch_warnings():
-        # We asked for it: caches hide what is looked for.
-        warnings.filterwarnings("ignore", message="dynamo_pgo force disabled")
-        logger.setLevel(logging.ERROR)  # it announces the folder, which is about to go
-        try:
-            yield
-        finally:
-            logger.setLevel(level)
-
-
-def _nodes(graph: Any) -> _Graph:
-    found = {}
-    for node in graph.nodes:
-        if node.op != "call_function" or not hasattr(node.target, "_schema"):
-            continue
-        value = node.meta.get("val")
-        first = value[0] if isinstance(value, list | tuple) and value else value
-        source = node.meta.get("original_aten") or node.target
-        found[node.name] = _Node(
-            source=_short(source.name() if hasattr(source, "name") else str(source)),
-            precision=precision_word(first.dtype) if hasattr(first, "dtype") else "",
-            view=bool(node.target.is_view),
-        )
-    return found
-
-
-def _short(name: str) -> str:
-    """``aten::add.Tensor`` → ``add``; other namespaces stay."""
-    return name.partition(".")[0].removeprefix("aten::").removeprefix("prims::")
-
-
-def _calls(folder: Path, graphs: Sequence[_Graph]) -> list[_Call]:
-    """The calls of all graphs, in order of compilation and call."""
-    calls = []
-    files = sorted(
-        folder.rglob("inductor_provenance_tracking_node_mappings.json"),
-        key=lambda path: [int(n) for n in re.findall(r"\d+", path.parent.name)],
-    )
-    unused = list(graphs)
-    for file in files:
-        mapping = json.loads(file.read_text(encoding="utf-8")).get("cppCodeToPost", {})
-        names = {name for members in mapping.values() for name in members}
-        # Several graphs use the same node names; in order, the first that holds them all is it.
-        graph = next((g for g in unused if len(names & set(g)) == len(names & _all(unused))), {})
-        if graph in unused:
-            unused.remove(graph)
-        calls += [_call(key, [graph[n] for n in mapping[key] if n in graph]) for key in mapping]
-    return calls
-
-
-def _all(graphs: Iterable[_Graph]) -> set[str]:
-    return {name for graph in graphs for name in graph}
-
-
-def _call(key: str, nodes: Sequence[_Node]) -> _Call:
-    """A call by its key in the mapping, such as ``cpp_fused_add_gelu_0:4``."""
-    name = key.rpartition(":")[0] or key
-    work = [node for node in nodes if not node.view] or list(nodes)
-    absorbs = tuple(sorted({node.source for node in work}))
-    precisions = Counter(node.precision for node in work)
-    generated = re.match(r"(cpp|triton|mps|halide|cutlass|cutedsl)_", name)
-    if generated:
-        op, timed = re.sub(r"_\d+$", "", name), name
-    else:
-        op = _short(re.sub(r"^(extern_kernels|torch\.ops\.aten|aten)\.", "", name))
-        library = re.match(r"torch\.ops\.(\w+)\.(\w+)", name)
-        op = f"{library[1]}::{library[2]}" if library and library[1] != "aten" else op
-        timed = op if "::" in op else f"aten::{op}"
-    roles = {role(node.source) for node in work}
-    kernel = Kernel(
-        provider="inductor",
-        op=op,
-        role=roles.pop() if len(roles) == 1 else "compute",
-        precision=max(sorted(precisions), key=precisions.__getitem__, default=""),
-        implementation=generated[1] if generated else "extern",
-        absorbs=absorbs,
-    )
-    return _Call(kernel=kernel, timed=timed)
-
-
-def _uses(calls: Sequence[_Call], shares: Mapping[str, float]) -> tuple[KernelUse, ...]:
-    """Equal kernels together; calls under one profiler name divide its share by their number."""
-    together = Counter(call.timed for call in calls)
-    launches: Counter[Kernel] = Counter()
-    parts: dict[Kernel, float] = {}
-    for call in calls:
-        launches[call.kernel] += 1
-        if call.timed in shares:
-            share = shares[call.timed] / together[call.timed]
-            parts[call.kernel] = parts.get(call.kernel, 0.0) + share
-    return tuple(
-        KernelUse(kernel=kernel, launches=n, share=parts.get(kernel))
-        for kernel, n in sorted(launches.items())
-    )
 
 
 def runtime(name: str) -> CompileRuntime:

@@ -6,7 +6,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_portability.kernels import Kernel, KernelUse
@@ -21,13 +21,12 @@ _WORDS = {
     "float8_e4m3fn": "fp8",
     "float8_e5m2": "fp8",
 }
-_FLOATING = {*_WORDS.values()}
 _MOVES = {"copy_", "_to_copy", "clone", "_copy_from", "_copy_from_and_resize", "to_mkldnn"}
 _MOVES |= {"convert_element_type"}
 _LAYOUTS = {"cat", "stack", "index", "index_select", "gather", "embedding", "constant_pad_nd"}
 _LAYOUTS |= {"roll", "flip", "repeat", "slice_scatter", "select_scatter", "index_put_"}
 _NO_KERNEL = re.compile(r"aten::(empty\w*|new_empty\w*|detach|resolve_\w+|lift_fresh|alias)$")
-_HEAVY = re.compile(r"mm|conv|rnn|lstm|gru|attention|(?<!bi)linear|matmul")
+_PRODUCT = re.compile(r"mm|conv|rnn|lstm|gru|attention|(?<!bi)linear|matmul")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -58,6 +57,12 @@ class Op:
             precision=self.precision,
             absorbs=(short,),
         )
+
+
+def in_tf32(kernel: Kernel, is_tf32: Callable[[str], bool]) -> Kernel:
+    """The kernel with its precision corrected: TF32 work has float32 tensors."""
+    hidden = kernel.precision == "fp32" and any(map(is_tf32, (kernel.op, *kernel.absorbs)))
+    return replace(kernel, precision="tf32") if hidden else kernel
 
 
 def role(short: str) -> str:
@@ -105,7 +110,7 @@ def _op(func: Any, tensors: list[Any], inputs: list[Any]) -> Op:
     name = str(func.name()).partition(".")[0]
     precision = precision_word(tensors[0].dtype) if tensors else ""
     quantised = any(precision_word(t.dtype) == "int8" for t in inputs)
-    if name.startswith(("quantized::", "onednn::q")) or (quantised and _HEAVY.search(name)):
+    if name.startswith(("quantized::", "onednn::q")) or (quantised and _PRODUCT.search(name)):
         precision = "int8"
     device = str(tensors[0].device.type) if tensors else "cpu"
     return Op(name=name, device=device, precision=precision, view=bool(func.is_view))
@@ -132,30 +137,16 @@ def source_of(ops: Mapping[Op, int]) -> dict[str, int]:
     return dict(sorted(counts.items()))
 
 
-def effective_precision(ops: Mapping[Op, int], is_tf32: Callable[[str], bool]) -> str:
-    """The precision that most of the matrix, convolution and attention calls ran in.
-
-    Args:
-        ops: what ran.
-        is_tf32: whether an fp32 operator of that name runs in TF32 here.
-
-    Returns:
-        As in ``PRECISIONS``; by all floating-point operators where there is no such call; empty
-        for no operators.
-    """
-    floating = {op: n for op, n in kernels_of(ops).items() if op.precision in _FLOATING}
-    heavy = {op: n for op, n in floating.items() if _HEAVY.search(op.name)}
-    votes: Counter[str] = Counter()
-    for op, n in (heavy or floating).items():
-        votes["tf32" if op.precision == "fp32" and is_tf32(op.name) else op.precision] += n
-    return max(sorted(votes), key=votes.__getitem__, default="")
-
-
-def uses_of(ops: Mapping[Op, int], shares: Mapping[str, float]) -> tuple[KernelUse, ...]:
+def uses_of(
+    ops: Mapping[Op, int],
+    shares: Mapping[str, float],
+    is_tf32: Callable[[str], bool] = lambda _name: False,
+) -> tuple[KernelUse, ...]:
     """Kernels with launches and share.
 
     Args:
         ops: what one inference dispatched.
+        is_tf32: whether an fp32 operator of that name runs in TF32 here.
         shares: operator name → share (0–1) of the time; missing where not known. Calls of one
             name in several precisions divide its share by their number.
     """
@@ -165,7 +156,7 @@ def uses_of(ops: Mapping[Op, int], shares: Mapping[str, float]) -> tuple[KernelU
         calls[op.name] += n
     return tuple(
         KernelUse(
-            kernel=op.kernel,
+            kernel=in_tf32(op.kernel, is_tf32),
             launches=n,
             share=shares[op.name] * n / calls[op.name] if op.name in shares else None,
         )
@@ -211,7 +202,9 @@ def timed_shares(
             call()
         finish()
         wall_s = time.perf_counter() - start
-    return {name: min(1.0, s / wall_s) for name, s in _seconds(profiler, names, device).items()}
+    seconds = _seconds(profiler, names, device)
+    whole_s = max(wall_s, sum(seconds.values()))  # several streams or threads may overlap
+    return {name: part / whole_s for name, part in seconds.items()}
 
 
 def _seconds(profiler: Any, names: Collection[str], device: str) -> Counter[str]:

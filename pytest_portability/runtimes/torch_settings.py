@@ -228,9 +228,10 @@ def runs_tf32(torch: Any, device: Any, name: str) -> bool:
     """
     if device.type != "cuda" or torch.version.hip is not None:
         return False
-    if torch.cuda.get_device_capability(device) < (8, 0):
+    convolution = re.search(r"convolution|_rnn|lstm|gru", name)
+    product = re.search(r"mm$|addmm|baddbmm|linear$|matmul", name)
+    if not (convolution or product) or torch.cuda.get_device_capability(device) < (8, 0):
         return False
-    convolution = re.search(r"conv|rnn|lstm|gru", name)
     owner = torch.backends.cudnn if convolution else torch.backends.cuda.matmul
     try:
         return bool(owner.allow_tf32)

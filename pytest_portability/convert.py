@@ -119,7 +119,8 @@ def _need(package: str, purpose: str) -> Any:
         return importlib.import_module(package)
     except Exception as exc:
         extra = "onnxruntime" if root == "onnxruntime" else "torch"
-        line = root if extra == "onnxruntime" else f"'pytest-portability[{extra}]'"
+        vendor = "onnxruntime (or your vendor's build of it)"
+        line = vendor if extra == "onnxruntime" else f"'pytest-portability[{extra}]'"
         state = "is not installed" if isinstance(exc, ImportError) else "is present but unusable"
         msg = (
             f"{package} {state}: it is needed to {purpose} for the ONNX runtimes; "

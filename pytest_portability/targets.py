@@ -254,7 +254,7 @@ def _identity(vendor: str, arch: str, product: str, partition: str) -> str:
         return f"cpu-{name}"
     if not any(character.isdigit() for character in name):
         # "AMD Radeon Graphics" is what several chips call themselves.
-        name = f"{name}-{_slug(arch)}"
+        name = f"{name}-{_slug(arch) if arch != vendor else ''}"
     name = name.removeprefix(f"{vendor}-").strip("-")
     return "-".join(part for part in (vendor, name, *map(_slug, _modes(partition))) if part)
 

@@ -7,7 +7,7 @@ import json
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -86,9 +86,7 @@ def _choose(ort: Any, short: str, request: Request) -> _Choice:
     available = [*ort.get_available_providers(), *(ep for ep, _, _ in listed)]
     provider = providers.resolve(short, available)
     if provider is None:
-        found = ", ".join(sorted({providers.of_ep(ep).short for ep in available if "." not in ep}))
-        msg = f"onnxruntime.{short}: this onnxruntime has no such provider; it has: {found}"
-        raise RuntimeUnavailable("; ".join([msg, *(f"{n}: {r}" for n, r in failures.items())]))
+        raise RuntimeUnavailable(_no_provider(short, available, failures))
     mine = {handle: entry for ep, handle, entry in listed if ep == provider.ep}
     if provider.short == "cpu" or not mine:
         return _Choice(provider)
@@ -96,6 +94,14 @@ def _choose(ort: Any, short: str, request: Request) -> _Choice:
         msg = f"{provider.runtime} has no device {request.handle!r}; it has: {', '.join(mine)}"
         raise RuntimeUnavailable(msg)
     return _Choice(provider, mine[request.handle])
+
+
+def _no_provider(short: str, available: Sequence[str], failures: Mapping[str, str]) -> str:
+    found = sorted({p.short for ep in available if (p := providers.of_ep(ep)).computes})
+    idle = {absent.name: absent.reason for absent in library.without_device(available, failures)}
+    reasons = [f"{package}: {reason}" for package, reason in {**failures, **idle}.items()]
+    msg = f"onnxruntime.{short}: no such provider is here; this onnxruntime has: {', '.join(found)}"
+    return "; ".join([msg, *reasons])
 
 
 def _check_precision(choice: _Choice, request: Request) -> None:
@@ -176,7 +182,7 @@ class OnnxRuntimeBuild:
         self._names = [output.name for output in session.get_outputs()]
         self._index = index
         self._run_options = run_options
-        self._on_device = provider.memory != "cpu"
+        self._on_device = bool(provider.memory)
         if self._on_device:
             run_options.add_run_config_entry("disable_synchronize_execution_providers", "1")
         self._feeds: Arrays = {}

@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 import pkgutil
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from pytest_portability.errors import RuntimeUnavailable
@@ -74,11 +74,16 @@ class OnnxRuntimeLibrary:
             Absent(name=package, reason=f"present but unusable: {reason}")
             for package, reason in failures.items()
         ]
-        return [*devices, *more], [*absents, *_without_device(covered, set(failures))]
+        return [*devices, *more], [*absents, *without_device(covered, failures)]
 
 
-def _without_device(covered: set[str], failed: set[str]) -> list[Absent]:
-    """Installed plugins that took no device of this machine."""
+def without_device(covered: Collection[str], failed: Collection[str]) -> list[Absent]:
+    """Installed plugins that took no device of this machine.
+
+    Args:
+        covered: providers that listed devices.
+        failed: packages that could not be registered, which are left out.
+    """
     absents = []
     for module in pkgutil.iter_modules():
         if not module.name.startswith("onnxruntime_ep_") or module.name in failed:
@@ -86,7 +91,7 @@ def _without_device(covered: set[str], failed: set[str]) -> list[Absent]:
         package = importlib.import_module(module.name)
         single = getattr(package, "get_ep_name", lambda: "")
         names = getattr(package, "get_ep_names", lambda single=single: [single()])()
-        if not covered & set(names):
+        if not set(names) & set(covered):
             reason = f"no device: {', '.join(names)} loaded and found no hardware that it accepts"
             absents.append(Absent(name=module.name, reason=reason))
     return absents
@@ -107,4 +112,12 @@ def words(exc: BaseException) -> str:
     return " ".join(text.split()) or type(exc).__name__
 
 
-__all__ = ["LIBRARY", "OnnxRuntimeLibrary", "ep_devices", "load", "register_plugins", "words"]
+__all__ = [
+    "LIBRARY",
+    "OnnxRuntimeLibrary",
+    "ep_devices",
+    "load",
+    "register_plugins",
+    "without_device",
+    "words",
+]

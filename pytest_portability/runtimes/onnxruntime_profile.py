@@ -30,6 +30,8 @@ _LAYOUT = {
 _CONTROL = {"If", "Loop", "Scan"}
 """Their time is the time of the nodes in their bodies, which are recorded themselves."""
 
+_PRODUCTS = {"Conv", "ConvTranspose", "MatMul", "Gemm", "Attention", "LSTM", "GRU", "RNN", "Einsum"}
+
 _DTYPES = {
     "float": "fp32",
     "float16": "fp16",
@@ -211,11 +213,13 @@ def _precision(op: str, args: Mapping[str, Any]) -> str:
 
 
 def fused(source: Any, optimised: Any) -> dict[tuple[str, str], tuple[str, ...]]:
-    """Which source ops each node of the optimised graph stands for.
+    """Which source ops each node of the optimised graph computes.
 
-    A fused node keeps the name of the tensor it makes. From there the source graph is walked
-    back through tensors that no longer exist; the ops passed are what was fused. Nothing is said
-    of nodes whose outputs are new (blocked-layout convolutions).
+    A fused node keeps the name of the tensor it makes, or a node that only moves data behind it
+    does. From there the source graph is walked back through tensors that no longer exist; the
+    computing ops passed are what was fused. Nothing is said of nodes that only move data or
+    cannot be followed (blocked-layout convolutions) nor, beside the latter, of walks that may have
+    run through one.
 
     Args:
         source: ``onnx.ModelProto`` as it was loaded.
@@ -224,14 +228,11 @@ def fused(source: Any, optimised: Any) -> dict[tuple[str, str], tuple[str, ...]]
     Returns:
         (op, node name) → sorted source op types; ("op", "") for unnamed nodes of one answer.
     """
-    makers = {name: node for node in source.graph.node for name in node.output if name}
-    alive = {name for node in optimised.graph.node for name in node.output}
-    alive |= {value.name for value in optimised.graph.input}
-    alive |= {tensor.name for tensor in optimised.graph.initializer}
+    walker = _Walker(source, optimised)
     found: dict[tuple[str, str], tuple[str, ...]] = {}
     unnamed: defaultdict[str, set[tuple[str, ...]]] = defaultdict(set)
     for node in optimised.graph.node:
-        ops = () if role(node.op_type) == "move" else _walk(node.output, makers, alive)
+        ops = walker.ops(node)
         if node.name:
             found[node.op_type, node.name] = ops
         else:
@@ -240,17 +241,56 @@ def fused(source: Any, optimised: Any) -> dict[tuple[str, str], tuple[str, ...]]
     return {**found, **one_answer}
 
 
-def _walk(outputs: Sequence[str], makers: Mapping[str, Any], alive: set[str]) -> tuple[str, ...]:
-    pending, seen, ops = list(outputs), set(), []
-    while pending:
-        node = makers.get(pending.pop())
-        if node is None or id(node) in seen:
-            continue
-        seen.add(id(node))
-        if node.op_type != "Constant":
-            ops.append(node.op_type)
-        pending += [name for name in node.input if name and name not in alive]
-    return tuple(sorted(ops))
+class _Walker:
+    """The source graph beside the optimised one."""
+
+    def __init__(self, source: Any, optimised: Any) -> None:
+        graph = optimised.graph
+        self._makers = {name: node for node in source.graph.node for name in node.output if name}
+        self._readers: defaultdict[str, list[Any]] = defaultdict(list)
+        for node in graph.node:
+            for name in node.input:
+                self._readers[name].append(node)
+        self._alive = {name for node in graph.node for name in node.output}
+        self._alive |= {value.name for value in graph.input}
+        self._alive |= {tensor.name for tensor in graph.initializer}
+        compute = [node for node in graph.node if role(node.op_type) == "compute"]
+        self._lost = any(not self._origins(node) for node in compute)
+
+    def ops(self, node: Any) -> tuple[str, ...]:
+        """Sorted op types that the node stands for; empty where that cannot be told."""
+        if role(node.op_type) != "compute":
+            return ()
+        ops = self._walk(self._origins(node))
+        products = [op for op in ops if op in _PRODUCTS]
+        return () if self._lost and len(products) > 1 else ops
+
+    def _origins(self, node: Any) -> list[str]:
+        """The source's tensors that the node makes, seen through layout changes behind it."""
+        if node.name.endswith("_nchwc"):
+            return []
+        found = []
+        for output in filter(None, node.output):
+            name, readers = output, self._readers[output]
+            while name not in self._makers and len(readers) == 1:
+                if role(readers[0].op_type) == "compute":
+                    break
+                name = readers[0].output[0]
+                readers = self._readers[name]
+            found += [name] if name in self._makers else []
+        return found
+
+    def _walk(self, start: Sequence[str]) -> tuple[str, ...]:
+        pending, seen, ops = list(start), set(), []
+        while pending:
+            node = self._makers.get(pending.pop())
+            if node is None or id(node) in seen:
+                continue
+            seen.add(id(node))
+            if role(node.op_type) == "compute":
+                ops.append(node.op_type)
+            pending += [name for name in node.input if name and name not in self._alive]
+        return tuple(sorted(ops))
 
 
 __all__ = ["Profile", "fused", "normal", "openvino_precision", "read", "role"]

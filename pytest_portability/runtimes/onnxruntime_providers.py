@@ -28,7 +28,8 @@ class Provider:
         vendor: of its devices; empty where the device tells.
         platform: of its devices.
         synchronous: a node's time in the profile is the time of its work, not of its launch.
-        memory: where ``IOBinding`` can leave outputs; ``cpu`` where it cannot name the device.
+        memory: where ``IOBinding`` leaves outputs; empty for plain runs, on the CPU and where
+            ONNX Runtime cannot name the device's memory.
         switches: precision → provider options that ask for exactly it.
         refuses: precision → why it cannot be had.
     """
@@ -38,7 +39,7 @@ class Provider:
     vendor: str = ""
     platform: str = ""
     synchronous: bool = False
-    memory: str = "cpu"
+    memory: str = ""
     switches: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: _OWN)
     refuses: Mapping[str, str] = field(default_factory=dict)
 
@@ -46,6 +47,11 @@ class Provider:
     def runtime(self) -> str:
         """Name of the runtime."""
         return f"onnxruntime.{self.short}"
+
+    @property
+    def computes(self) -> bool:
+        """Whether it is one that runs models on a device of this machine."""
+        return self.ep not in _NO_COMPUTE and "." not in self.ep
 
     @property
     def converted(self) -> tuple[str, ...]:
@@ -276,7 +282,7 @@ def built_in(
     absents: list[Absent] = []
     for ep in available:
         provider = of_ep(ep)
-        if ep in covered or ep in _NO_COMPUTE or "." in ep:
+        if ep in covered or not provider.computes:
             continue
         found = _devices_of(provider, root)
         devices += found

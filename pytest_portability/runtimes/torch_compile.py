@@ -85,7 +85,7 @@ def compiled_facts() -> Compiled:
     from torch._dynamo.utils import counters, get_compilation_metrics
 
     metrics = [metric for metric in get_compilation_metrics() if metric.fail_type]
-    failures = (f"{m.co_name}: {m.fail_type}: {_line(m.fail_reason)}" for m in metrics)
+    failures = (f"{m.co_name}: {m.fail_type}: {_line(m.fail_reason, 2)}" for m in metrics)
     breaks: Counter[str] = Counter()
     for reason, n in counters["graph_break"].items():
         breaks[_line(reason)] += n
@@ -99,8 +99,8 @@ def compiled_facts() -> Compiled:
     )
 
 
-def _line(text: Any) -> str:
-    return str(text).strip().partition("\n")[0]
+def _line(text: Any, lines: int = 1) -> str:
+    return " ".join(line.strip() for line in str(text).strip().splitlines()[:lines])
 
 
 def _forget() -> None:

@@ -1,10 +1,10 @@
-"""What is particular to ONNX Runtime: providers, devices, options, fusions, errors."""
+"""What is particular to ONNX Runtime: fusions, options, precisions, errors."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,11 +22,9 @@ from pytest_portability.errors import (
     UsageError,
 )
 from pytest_portability.kernels import KernelPath, effective_precision
-from pytest_portability.runtimes import Request, load
+from pytest_portability.runtimes import Observed, Request, load
 from pytest_portability.runtimes import onnxruntime as adapter
-from pytest_portability.runtimes import onnxruntime_library as library
 from pytest_portability.runtimes import onnxruntime_options as options_module
-from pytest_portability.runtimes import onnxruntime_profile as profile
 from pytest_portability.runtimes import onnxruntime_providers as providers
 from runtimes.subjects import mlp_inputs, mlp_outputs
 
@@ -58,6 +56,12 @@ def launches(path: KernelPath) -> dict[str, int]:
     for use in path.uses:
         found[use.kernel.op] = found.get(use.kernel.op, 0) + use.launches
     return found
+
+
+def _arena_peak(runtime: adapter.OnnxRuntime, batch: int) -> int:
+    runtime.trace(request(onnx_models.mlp()), mlp_inputs(batch))
+    assert runtime.arena_peak_bytes is not None
+    return runtime.arena_peak_bytes
 
 
 class TestCpu:
@@ -112,13 +116,9 @@ class TestCpu:
     def test_the_arena_peak_is_exact_and_grows_with_the_batch(self) -> None:
         """The footprint of a CPU build, free of noise."""
         runtime = adapter.runtime("onnxruntime.cpu")
-        assert runtime.arena_peak_bytes is None
-        peaks = []
-        for batch in (2, 2, 64):
-            runtime.trace(request(onnx_models.mlp()), mlp_inputs(batch))
-            peaks.append(runtime.arena_peak_bytes or 0)
-        assert peaks[0] == peaks[1]
-        assert peaks[2] - peaks[0] >= 62 * 4 * 64 * 4
+        first, again, large = (_arena_peak(runtime, batch) for batch in (2, 2, 64))
+        assert first == again
+        assert large - first >= 62 * 4 * 64 * 4
 
     def test_without_an_arena_there_is_no_peak(self) -> None:
         """None, not zero."""
@@ -179,6 +179,27 @@ class TestCpu:
         build = adapter.runtime("onnxruntime.cpu").build(request(onnx_models.not_finite()))
         assert np.isnan(build.predict({"x": np.ones((2, 4), np.float32)})["y"]).all()
 
+    def test_bound_outputs_are_those_of_a_plain_run(self) -> None:
+        """Devices with memory of their own are fed through a binding; tried here on the CPU's."""
+        options = ort.SessionOptions()
+        proto = onnx_models.mlp()
+        session = ort.InferenceSession(
+            proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+        provider = replace(providers.named("cpu"), memory="cpu")
+        build = adapter.OnnxRuntimeBuild(provider, session, Observed(), 0, ort.RunOptions())
+        for inputs in (MLP, mlp_inputs(3)):
+            build.stage(inputs)
+            build.launch()
+            build.launch()
+            build.synchronize()
+            for outputs in (build.fetch(), build.predict(inputs)):
+                np.testing.assert_allclose(outputs["y"], mlp_outputs(inputs)["y"], atol=1e-5)
+        other = build.predict(mlp_inputs(5))
+        assert other["y"].shape == (5, 4, 64)
+        assert build.fetch()["y"].shape == (3, 4, 64)
+        build.close()
+
     def test_precision_is_claimed_only_where_nothing_else_is_possible(self) -> None:
         """A quantised graph may run either way, so only a trace tells."""
         runtime = adapter.runtime("onnxruntime.cpu")
@@ -231,7 +252,7 @@ class TestErrors:
         """16 TiB are too much; so is what overflows."""
         build = adapter.runtime("onnxruntime.cpu").build(request(onnx_models.huge()))
         for size in (2**42, 2**62):
-            with pytest.raises(DoesNotFit, match="could not run the model"):
+            with pytest.raises(DoesNotFit, match=r"could not run the model"):
                 build.predict({"n": np.array([size])})
 
     def test_an_op_set_this_onnx_runtime_does_not_know_is_a_model_error(self) -> None:
@@ -239,7 +260,7 @@ class TestErrors:
         made = onnx_models.mlp()
         made.opset_import[0].version = 99
         asked = Request(model=models.Model(kind="onnx", value=made), handle="cpu", platform="cpu")
-        with pytest.raises(ModelError, match="Opset 99.*install a newer onnxruntime"):
+        with pytest.raises(ModelError, match=r"Opset 99.*install a newer onnxruntime"):
             adapter.runtime("onnxruntime.cpu").build(asked)
 
     def test_another_refusal_is_a_build_error_in_onnx_runtime_s_words(self) -> None:
@@ -247,7 +268,7 @@ class TestErrors:
         made = onnx_models.mlp()
         made.graph.node[2].op_type = "Foo"
         with pytest.raises(
-            BuildError, match="could not build the model: .*No Op registered for Foo"
+            BuildError, match=r"could not build the model: .*No Op registered for Foo"
         ) as caught:
             adapter.runtime("onnxruntime.cpu").build(request(made))
         assert "onnxruntime_src" not in str(caught.value)
@@ -265,20 +286,20 @@ class TestErrors:
             build.fetch()
         build.stage(MLP)
         build.close()
-        with pytest.raises(BuildError, match="the build is closed"):
+        with pytest.raises(BuildError, match=r"the build is closed"):
             build.launch()
 
     def test_a_provider_that_is_not_here_is_unavailable(self) -> None:
         """ONNX Runtime itself would warn and run on the CPU."""
         with pytest.raises(
-            RuntimeUnavailable, match="onnxruntime.qnn: .*no such provider.*it has: .*cpu"
+            RuntimeUnavailable, match=r"onnxruntime.qnn: .*no such provider is here.*has: .*cpu"
         ):
             adapter.runtime("onnxruntime.qnn").build(request(onnx_models.mlp()))
 
     def test_a_torch_module_has_to_be_exported_first(self) -> None:
         """Conversion is another stage's work."""
         model = models.Model(kind="torch", value=None)
-        with pytest.raises(Unsupported, match="builds ONNX models; this is a torch model"):
+        with pytest.raises(Unsupported, match=r"builds ONNX models; this is a torch model"):
             adapter.runtime("onnxruntime.cpu").build(
                 Request(model=model, handle="cpu", platform="cpu")
             )
@@ -343,7 +364,7 @@ class TestOpenVino:
         """OpenVINO would take the hint and compute in another one."""
         if _openvino_cpu_has("FP16"):
             pytest.skip("OpenVINO has fp16 on this CPU")
-        with pytest.raises(Unsupported, match="fp16: the device says that it computes .*FP32"):
+        with pytest.raises(Unsupported, match=r"fp16: the device says that it computes .*FP32"):
             openvino.build(request(onnx_models.mlp(), "fp16"))
 
     def test_the_compiled_node_is_not_counted_beside_its_kernels(
@@ -357,7 +378,7 @@ class TestOpenVino:
     def test_another_handle_lists_what_is_here(self, openvino: adapter.OnnxRuntime) -> None:
         """A target of another machine."""
         asked = Request(model=models.load(onnx_models.mlp()), handle="gpu:7", platform="xpu")
-        with pytest.raises(RuntimeUnavailable, match="has no device 'gpu:7'; it has: .*cpu"):
+        with pytest.raises(RuntimeUnavailable, match=r"has no device 'gpu:7'; it has: .*cpu"):
             openvino.build(asked)
 
 
@@ -368,246 +389,6 @@ def _openvino_cpu_has(capability: str) -> bool:
         if entry.ep_name == "OpenVINOExecutionProvider"
     ]
     return any(capability in capabilities for capabilities in found)
-
-
-# --- devices of hardware that is not here -------------------------------------------------------
-
-
-def ep_device(
-    ep: str,
-    kind: str,
-    vendor: tuple[int, str],
-    hardware: dict[str, str] | None = None,
-    metadata: dict[str, str] | None = None,
-) -> Any:
-    """An object shaped like ``OrtEpDevice``."""
-    device = SimpleNamespace(
-        type=f"OrtHardwareDeviceType.{kind}",
-        vendor=vendor[1],
-        vendor_id=vendor[0],
-        device_id=0,
-        metadata=hardware or {},
-    )
-    return SimpleNamespace(
-        ep_name=ep, ep_vendor="", ep_metadata=metadata or {}, ep_options={}, device=device
-    )
-
-
-NVIDIA, AMD, INTEL = (0x10DE, "NVIDIA"), (0x1002, "AMD"), (0x8086, "Intel")
-
-
-class TestDevices:
-    """``OrtEpDevice`` objects and compiled-in providers become devices."""
-
-    @pytest.mark.parametrize(
-        ("entry", "runtime", "facts"),
-        [
-            (
-                ep_device("CUDAExecutionProvider", "GPU", NVIDIA, {"pci_bus_id": "0000:17:00.0"}),
-                "onnxruntime.cuda",
-                ("nvidia", "cuda", "gpu:0", ""),
-            ),
-            (
-                ep_device("MIGraphXExecutionProvider", "GPU", AMD),
-                "onnxruntime.migraphx",
-                ("amd", "rocm", "gpu:0", ""),
-            ),
-            (
-                ep_device(
-                    "DmlExecutionProvider",
-                    "GPU",
-                    NVIDIA,
-                    {"Description": "NVIDIA GeForce RTX 4090"},
-                ),
-                "onnxruntime.dml",
-                ("nvidia", "directml", "gpu:0", "NVIDIA GeForce RTX 4090"),
-            ),
-            (
-                ep_device("CoreMLExecutionProvider", "NPU", (0x106B, "Apple")),
-                "onnxruntime.coreml",
-                ("apple", "mps", "npu:0", ""),
-            ),
-            (
-                ep_device("QNNExecutionProvider", "NPU", (0x4D4F4351, "Qualcomm")),
-                "onnxruntime.qnn",
-                ("qualcomm", "qnn", "npu:0", ""),
-            ),
-            (
-                ep_device(
-                    "OpenVINOExecutionProvider",
-                    "GPU",
-                    INTEL,
-                    metadata={"FULL_DEVICE_NAME": "Intel(R) Arc(TM) B580", "version": "1.8.1"},
-                ),
-                "onnxruntime.openvino",
-                ("intel", "xpu", "gpu:0", "Intel(R) Arc(TM) B580"),
-            ),
-            (
-                ep_device("BrandNewExecutionProvider", "GPU", (0x1ABC, "Acme")),
-                "onnxruntime.brandnew",
-                ("acme", "brandnew", "gpu:0", ""),
-            ),
-        ],
-        ids=lambda value: value if isinstance(value, str) else "",
-    )
-    def test_a_listed_device_has_vendor_platform_and_handle(
-        self, entry: Any, runtime: str, facts: tuple[str, str, str, str]
-    ) -> None:
-        """The product is empty where ONNX Runtime has no name, to be joined with another view."""
-        ((ep, handle, found),) = providers.offered([entry])
-        device = providers.device_of(ep, handle, found)
-        assert device.runtimes == (runtime,)
-        assert (device.vendor, device.platform, device.handle, device.product) == facts
-
-    def test_devices_are_numbered_per_provider_and_kind(self) -> None:
-        """Two cards and a neural unit."""
-        entries = [
-            ep_device("CUDAExecutionProvider", "GPU", NVIDIA),
-            ep_device("OpenVINOExecutionProvider", "CPU", INTEL),
-            ep_device("CUDAExecutionProvider", "GPU", NVIDIA),
-            ep_device("OpenVINOExecutionProvider", "NPU", INTEL),
-        ]
-        found = providers.offered(entries)
-        assert [handle for _, handle, _ in found] == ["gpu:0", "cpu", "gpu:1", "npu:0"]
-        assert providers.device_of(*found[2]).index == 1
-        assert providers.device_of(*found[3]).platform == "npu"
-
-    def test_virtual_and_collective_devices_are_left_out(self) -> None:
-        """They are no hardware of this machine."""
-        entries = [
-            ep_device("OpenVINOExecutionProvider", "NPU", INTEL, {"is_virtual": "1"}),
-            ep_device(
-                "OpenVINOExecutionProvider.AUTO", "CPU", INTEL, metadata={"ov_meta_device": "AUTO"}
-            ),
-        ]
-        assert providers.offered(entries) == []
-
-    def test_every_provider_on_the_cpu_sees_the_same_device(self) -> None:
-        """So that they join into one target."""
-        entry = ep_device("OpenVINOExecutionProvider", "CPU", INTEL)
-        one = providers.device_of("OpenVINOExecutionProvider", "cpu", entry)
-        two = providers.device_of("CPUExecutionProvider", "cpu", entry)
-        assert (one.vendor, one.product) == ("cpu", two.product)
-
-    def test_nvidia_smi_fills_in_what_a_compiled_in_provider_cannot_tell(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Numbered as CUDA shows the cards to this process."""
-        h200 = ["NVIDIA H200", "9.0", "143771", "580.95.05", "00000000:17:00.0", "GPU-aa"]
-        a100 = ["NVIDIA A100-SXM4-80GB", "8.0", "81920", "580.95.05", "00000000:65:00.0", "GPU-bb"]
-        monkeypatch.setattr(providers, "_nvidia_smi", lambda: [h200, a100])
-        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-        available = ["TensorrtExecutionProvider", "CUDAExecutionProvider"]
-        devices, absents = providers.built_in(available, {"TensorrtExecutionProvider"})
-        assert absents == []
-        assert [(d.handle, d.arch, d.product) for d in devices] == [
-            ("gpu:0", "sm_90", "NVIDIA H200"),
-            ("gpu:1", "sm_80", "NVIDIA A100-SXM4-80GB"),
-        ]
-        assert devices[0].memory_bytes == 143771 * 2**20
-        assert devices[0].facts["driver"] == "580.95.05"
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-        devices, _ = providers.built_in(available, {"TensorrtExecutionProvider"})
-        assert [(d.handle, d.product) for d in devices] == [("gpu:0", "NVIDIA A100-SXM4-80GB")]
-
-    def test_the_kernel_driver_tells_amd_architectures(self, tmp_path: Path) -> None:
-        """MI300X is gfx942; the host's CPU is a node without a version."""
-        nodes = tmp_path / "sys/class/kfd/kfd/topology/nodes"
-        for number, text in enumerate(
-            [
-                "cpu_cores_count 96\ngfx_target_version 0\n",
-                "gfx_target_version 90402\ndomain 0\nlocation_id 1280\n",
-                "gfx_target_version 90010\nlocation_id 1536\n",
-            ]
-        ):
-            folder = nodes / str(number)
-            folder.mkdir(parents=True)
-            (folder / "properties").write_text(text)
-        card = tmp_path / "sys/bus/pci/devices/0000:05:00.0"
-        card.mkdir(parents=True)
-        (card / "product_name").write_text("AMD Instinct MI300X OAM\n")
-        devices, _ = providers.built_in(["MIGraphXExecutionProvider"], set(), tmp_path)
-        assert [(d.handle, d.arch, d.product) for d in devices] == [
-            ("gpu:0", "gfx942", "AMD Instinct MI300X OAM"),
-            ("gpu:1", "gfx90a", ""),
-        ]
-
-    def test_a_compiled_in_provider_without_hardware_is_absent_with_its_reason(
-        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-    ) -> None:
-        """``get_available_providers()`` lists what was compiled in, not what works."""
-        monkeypatch.setattr(providers, "_nvidia_smi", list)
-        available = ["CUDAExecutionProvider", "ROCMExecutionProvider", "AzureExecutionProvider"]
-        devices, absents = providers.built_in(available, set(), tmp_path)
-        assert devices == []
-        assert {a.name: a.reason for a in absents} == {
-            "onnxruntime.cuda": "no device: onnxruntime has CUDAExecutionProvider, "
-            "and no nvidia GPU answered",
-            "onnxruntime.rocm": "no device: onnxruntime has ROCMExecutionProvider, "
-            "and no amd GPU answered",
-        }
-
-    def test_this_machine_s_cpu_is_found(self) -> None:
-        """With the name every library uses for it."""
-        devices, _ = adapter.LIBRARY.devices()
-        cpu = next(device for device in devices if "onnxruntime.cpu" in device.runtimes)
-        assert (cpu.handle, cpu.vendor, cpu.platform) == ("cpu", "cpu", "cpu")
-
-
-class TestPlugins:
-    """Packages named ``onnxruntime_ep_*``."""
-
-    @pytest.fixture
-    def plugin(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-        """An installed plugin package whose library does not exist."""
-        folder = tmp_path / "onnxruntime_ep_acme"
-        folder.mkdir()
-        (folder / "__init__.py").write_text(
-            "def get_library_path(): return '/nowhere/libacme.so'\n"
-            "def get_ep_names(): return ['AcmeExecutionProvider']\n"
-        )
-        monkeypatch.syspath_prepend(str(tmp_path))
-        return folder
-
-    def test_one_that_does_not_load_is_present_but_unusable(self, plugin: Path) -> None:
-        """With the loader's words, never silently absent."""
-        _, absents = adapter.LIBRARY.devices()
-        reason = next(absent.reason for absent in absents if absent.name == plugin.name)
-        assert reason.startswith("present but unusable: ")
-        assert "/nowhere/libacme.so" in reason
-
-    def test_one_that_takes_no_device_says_so(
-        self, plugin: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """As the OpenVINO plugin does on a CPU that Intel did not make."""
-        monkeypatch.setattr(library, "register_plugins", lambda _: {})
-        _, absents = adapter.LIBRARY.devices()
-        reason = next(absent.reason for absent in absents if absent.name == plugin.name)
-        assert reason == (
-            "no device: AcmeExecutionProvider loaded and found no hardware that it accepts"
-        )
-
-    def test_no_package_is_unavailable_with_the_pip_line(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """The vendor's build has another name."""
-        monkeypatch.setattr(library.importlib.util, "find_spec", lambda _: None)
-        with pytest.raises(RuntimeUnavailable, match="not installed: pip install onnxruntime"):
-            adapter.LIBRARY.devices()
-
-    def test_a_broken_package_is_present_but_unusable(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """An import error of a vendor library is shown, not swallowed."""
-        monkeypatch.delitem(library.sys.modules, "onnxruntime")
-        (tmp_path / "onnxruntime.py").write_text(
-            "raise ImportError('libcudart.so.13: no such file')"
-        )
-        monkeypatch.syspath_prepend(str(tmp_path))
-        with pytest.raises(
-            RuntimeUnavailable, match="present but unusable: ImportError: libcudart"
-        ):
-            library.load()
 
 
 class TestPrecisions:
@@ -672,79 +453,3 @@ class TestPrecisions:
         assert "NVIDIA_TF32_OVERRIDE=0" in providers.needs_environment(provider, "fp32")
         monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
         assert providers.needs_environment(provider, "fp32") == ""
-
-
-# --- recorded profiles --------------------------------------------------------------------------
-
-
-def node(name: str, op: str, provider: str, ts: int, dur: int, **args: Any) -> dict[str, Any]:
-    """A ``Node`` event."""
-    shape = [{"float16": [1]}]
-    found = {"op_name": op, "provider": provider, "output_type_shape": shape, **args}
-    return {"cat": "Node", "name": f"{name}_kernel_time", "ts": ts, "dur": dur, "args": found}
-
-
-def run(ts: int, dur: int) -> dict[str, Any]:
-    """The event around one inference."""
-    return {"cat": "Session", "name": "model_run", "ts": ts, "dur": dur, "args": {}}
-
-
-class TestProfiles:
-    """Profiles of providers that are not here."""
-
-    def test_an_asynchronous_provider_has_launches_and_no_shares(self) -> None:
-        """Its node times are launch times (microsoft/onnxruntime #20398)."""
-        events = [
-            run(0, 50),
-            *(node("mm", "MatMul", "CUDAExecutionProvider", t, 3) for t in (10, 110, 210)),
-            *(node("in", "MemcpyFromHost", "CUDAExecutionProvider", t, 3) for t in (5, 105, 205)),
-            run(100, 50),
-            run(200, 50),
-        ]
-        found = profile.read(events, ["CPUExecutionProvider"])
-        assert [(u.kernel.op, u.kernel.role, u.launches, u.share) for u in found.uses] == [
-            ("MatMul", "compute", 1, None),
-            ("MemcpyFromHost", "move", 1, None),
-        ]
-        assert found.uses[0].kernel.precision == "fp16"
-        assert found.caveats == ("times of CUDAExecutionProvider are launch times, so no shares",)
-        assert found.arena_peak_bytes is None
-
-    def test_the_first_run_is_warm_up(self) -> None:
-        """Its times do not count, nor do its launches."""
-        cpu = "CPUExecutionProvider"
-        events = [
-            run(0, 1000),
-            node("a", "MatMul", cpu, 1, 990),
-            run(1000, 10),
-            node("a", "MatMul", cpu, 1001, 5),
-        ]
-        (use,) = profile.read(events, [cpu]).uses
-        assert (use.launches, use.share) == (1, 0.5)
-
-    @pytest.mark.parametrize(
-        ("op", "plain"),
-        [
-            ("OpenVINOExecutionProvider_11857231728490505789_0", "OpenVINOExecutionProvider"),
-            ("TRTKernel_graph_main_12345678901_0_0", "TRTKernel_graph_main"),
-            ("DmlFusedNode_0_41", "DmlFusedNode"),
-            ("MatMul", "MatMul"),
-        ],
-    )
-    def test_running_numbers_and_hashes_are_no_part_of_a_kernel(self, op: str, plain: str) -> None:
-        """Or no two builds would compare."""
-        assert profile.normal(op) == plain
-
-    def test_a_fused_chain_is_walked_back_to_its_living_inputs(self) -> None:
-        """Gemm of MatMul and Add, whose weights and input are still there."""
-        optimised = onnx_models.model(
-            [
-                onnx.helper.make_node("Gemm", ["h0", "w1", "b1"], ["a1"], name="gemm"),
-                onnx.helper.make_node("Relu", ["a1"], ["y"]),
-            ],
-            {"h0": ["batch", 64]},
-            {"y": ["batch", 64]},
-            [onnx_models.tensor("w1", 64, 64), onnx_models.tensor("b1", 64)],
-        )
-        found = profile.fused(onnx_models.mlp(), optimised)
-        assert found["Gemm", "gemm"] == ("Add", "MatMul")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -92,7 +93,7 @@ class TestPrecision:
 
     def test_int8_is_for_quantised_models(self, runtime: adapter.OpenVino) -> None:
         """And is observed as such."""
-        with pytest.raises(Unsupported, match="int8 is for models that come quantised"):
+        with pytest.raises(Unsupported, match=r"int8 is for models that come quantised"):
             runtime.build(request(onnx_models.mlp(), "int8"))
         assert (
             runtime.build(request(onnx_models.quantised(), "int8")).observed().precision == "int8"
@@ -150,7 +151,7 @@ class TestErrors:
         self, runtime: adapter.OpenVino, options: dict[str, Any], words: str
     ) -> None:
         """The valid ones are listed, the read-only ones are not."""
-        with pytest.raises(UsageError, match="openvino refused an option") as caught:
+        with pytest.raises(UsageError, match=r"openvino refused an option") as caught:
             runtime.build(request(onnx_models.mlp(), options=options))
         assert words in str(caught.value)
         valid = str(caught.value).partition("valid for CPU: ")[2].split(", ")
@@ -180,7 +181,7 @@ class TestErrors:
     def test_a_wrong_input_is_a_build_error(self, runtime: adapter.OpenVino) -> None:
         """``bind`` should have caught it; if not, OpenVINO does."""
         build = runtime.build(request(onnx_models.mlp()))
-        with pytest.raises(BuildError, match="could not take the inputs: .*f64.*f32"):
+        with pytest.raises(BuildError, match=r"could not take the inputs: .*f64.*f32"):
             build.stage({"x": MLP["x"].astype(np.float64)})
 
     def test_the_order_of_calls_is_checked(self, runtime: adapter.OpenVino) -> None:
@@ -189,7 +190,7 @@ class TestErrors:
         with pytest.raises(BuildError, match=r"fetch\(\) was called before launch\(\)"):
             build.fetch()
         build.close()
-        with pytest.raises(BuildError, match="the build is closed"):
+        with pytest.raises(BuildError, match=r"the build is closed"):
             build.launch()
 
     def test_a_name_with_a_dot_is_unknown(self) -> None:
@@ -201,8 +202,8 @@ class TestErrors:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The extra's name is the package's."""
-        monkeypatch.setattr(adapter.importlib.util, "find_spec", lambda _: None)
-        with pytest.raises(RuntimeUnavailable, match="not installed: pip install openvino"):
+        monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+        with pytest.raises(RuntimeUnavailable, match=r"not installed: pip install openvino"):
             adapter.LIBRARY.devices()
 
 

@@ -10,8 +10,6 @@ but Linux) each call spawns a new interpreter instead.
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import faulthandler
 import json
 import os
 import pickle
@@ -22,31 +20,30 @@ import subprocess
 import sys
 import tempfile
 import time
-import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any
 
 import cloudpickle
 
+from pytest_portability.children import START_LIMIT_S, error_text, kill_group, kill_tree
 from pytest_portability.errors import ChildFailed, DoesNotFit, PortabilityError
 
 CAN_FORK = sys.platform == "linux"
-START_LIMIT_S = 120.0
-"""Most that starting a server with its preloads may take."""
-
 MOST_SERVERS = 4
 """A server with torch preloaded holds some 300 MB: the least recently used one is closed."""
 
 LOG_LINES = 30
+LOG_BYTES = 1 << 16
 
+# Only ``sys`` before the path is set: whatever else is imported could be a file of the caller's
+# working directory that has the name of a standard module.
 _BOOT = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from pytest_portability import servers; servers.{entry}(*sys.argv[2:])"
+    "import sys; sys.path[:] = sys.argv[1].split('\\n'); "
+    "from pytest_portability import children; children.{entry}(*sys.argv[2:])"
 )
-_PR_SET_PDEATHSIG = 1
 
 
 class Servers:
@@ -54,14 +51,21 @@ class Servers:
 
     Args:
         fork: whether to use fork servers; default where the platform can fork safely.
+
+    Raises:
+        ChildFailed: there is no directory for temporary files.
     """
 
     def __init__(self, *, fork: bool = CAN_FORK) -> None:
         self._fork = fork
         self._servers: OrderedDict[tuple[object, ...], _Server] = OrderedDict()
         self._unusable: dict[str, str] = {}
-        self._directory = Path(tempfile.mkdtemp(prefix="portability-"))
         self._calls = 0
+        try:
+            self._directory = Path(tempfile.mkdtemp(prefix="portability-"))
+        except OSError as exc:
+            msg = f"child processes need a directory for temporary files: {exc}; set TMPDIR"
+            raise ChildFailed(msg) from exc
 
     @property
     def directory(self) -> Path:
@@ -86,7 +90,7 @@ class Servers:
 
     @property
     def unusable(self) -> Mapping[str, str]:
-        """Packages that were installed but could not be preloaded → why."""
+        """Packages that are installed but could not be preloaded → why."""
         return self._unusable
 
     def call(
@@ -114,14 +118,21 @@ class Servers:
             ChildFailed: the child raised anything else, died or hung; with its last output.
             DoesNotFit: the child ran out of memory.
         """
+        call = _dumps((function, args), by_value)
         self._calls += 1
         job = self._directory / f"call-{self._calls}"
-        job.mkdir()
         try:
-            (job / "call").write_bytes(_dumps((function, args), by_value))
+            job.mkdir()
+            (job / "call").write_bytes(call)
             kills = _memory_kills()
-            status = self._run(job, environment or {}, preload, time_limit_s)
-            return _value(job, status, time_limit_s, out_of_memory=_memory_kills() > kills)
+            code = self._run(job, environment or {}, preload, time_limit_s)
+            return _value(job, code, time_limit_s, out_of_memory=_memory_kills() > kills)
+        except OSError as exc:
+            msg = (
+                f"a child process cannot be started: {exc}. Its files go to {self._directory}: if "
+                "that is full or gone, free space or set TMPDIR to another directory"
+            )
+            raise ChildFailed(msg) from exc
         finally:
             shutil.rmtree(job, ignore_errors=True)
 
@@ -131,19 +142,21 @@ class Servers:
         variables = _environment(environment)
         if not self._fork:
             return _spawn(job, variables, limit_s)
-        wanted = tuple(p for p in preload if p not in self._unusable)
-        return self._server(variables, wanted).run(job, limit_s)
+        return self._server(variables, preload).run(job, limit_s)
 
-    def _server(self, variables: dict[str, str], preload: tuple[str, ...]) -> _Server:
-        key = (frozenset(variables.items()), preload)
+    def _server(self, variables: dict[str, str], preload: Sequence[str]) -> _Server:
+        wanted = tuple(p for p in preload if p not in self._unusable)
+        key = (frozenset(variables.items()), wanted)
         server = self._servers.pop(key, None)
-        if server is None or not server.alive:
+        if server is not None and not server.alive:
+            server.close()
+            server = None
+        if server is None:
             try:
-                server = _Server(variables, preload, self._directory)
+                server = _Server(variables, wanted, self._directory)
             except _PreloadError as failure:
                 self._unusable[failure.package] = failure.reason
-                rest = tuple(p for p in preload if p != failure.package)
-                return self._server(variables, rest)
+                return self._server(variables, wanted)
         self._servers[key] = server
         while len(self._servers) > MOST_SERVERS:
             self._servers.popitem(last=False)[1].close()
@@ -174,6 +187,8 @@ class _Server:
 
     def __init__(self, variables: dict[str, str], preload: Sequence[str], directory: Path) -> None:
         descriptor, log = tempfile.mkstemp(prefix="server-", suffix=".log", dir=directory)
+        self._log = Path(log)
+        self._buffer = b""
         with os.fdopen(descriptor, "wb") as stream:
             self._process = subprocess.Popen(
                 [*_python("serve"), *preload],
@@ -183,60 +198,74 @@ class _Server:
                 stderr=stream,
                 start_new_session=True,
             )
-        self._buffer = b""
-        self._await_ready(Path(log), preload)
+        try:
+            self._await_ready()
+        except BaseException:
+            self.kill()
+            raise
 
-    def _await_ready(self, log: Path, preload: Sequence[str]) -> None:
-        package = "pytest_portability"
+    def _await_ready(self) -> None:
+        package = ""
         deadline = time.monotonic() + START_LIMIT_S
         while True:
             message = self._receive(deadline - time.monotonic())
-            if message is None or "error" in message:
-                self.close()
-                reason = message["error"] if message else f"the import died: {_tail(log)}"
-                if package in preload:
-                    raise _PreloadError(package, str(reason))
-                msg = f"a fork server did not start: {reason}"
-                raise ChildFailed(msg, log=_tail(log))
-            if "ready" in message:
+            if message is not None and "ready" in message:
                 return
-            package = message["importing"]
+            if message is not None and "importing" in message:
+                package = message["importing"]
+                continue
+            reason = message["error"] if message else self._last_words()
+            if package:
+                raise _PreloadError(package, reason)
+            msg = f"a fork server did not start: {reason}"
+            raise ChildFailed(msg, log=_tail(self._log))
+
+    def _last_words(self) -> str:
+        try:
+            ended = _ended(self._process.wait(timeout=1))
+        except subprocess.TimeoutExpired:
+            ended = f"took longer than {START_LIMIT_S:g} s"
+        return f"the process that imported it {ended}\n{_tail(self._log)}".strip()
 
     @property
     def alive(self) -> bool:
         return self._process.poll() is None
 
     def run(self, job: Path, limit_s: float) -> int | None:
-        """The child's wait status, None when it was killed for taking too long."""
+        """The child's exit code, minus the signal if one killed it; None if it took too long."""
         assert self._process.stdin is not None
-        order = {"job": str(job), "cwd": str(Path.cwd()), "path": sys.path}
-        self._process.stdin.write(json.dumps(order).encode() + b"\n")
-        self._process.stdin.flush()
-        started = self._receive(START_LIMIT_S)
-        if started is None:
-            msg = "the fork server died before it could start the child"
-            raise ChildFailed(msg)
+        order = {"job": str(job), "cwd": str(Path.cwd()), "path": _import_path()}
         try:
+            self._process.stdin.write(json.dumps(order).encode() + b"\n")
+            self._process.stdin.flush()
+            pid = self._expect("pid", job)
             ended = self._receive(limit_s)
+            if ended is not None:
+                return int(ended["code"])
+            kill_tree(pid)
+            self._expect("code", job)
         except BaseException:
-            _kill_group(started["pid"])
-            self.close()
+            self.kill()  # it may be anywhere in the protocol
             raise
-        if ended is not None:
-            return int(ended["status"])
-        _kill_group(started["pid"])
-        if self._receive(START_LIMIT_S) is None:
-            self.close()
-            msg = "the fork server died while the child was running"
-            raise ChildFailed(msg, log=_tail(job / "log"))
         return None
 
+    def _expect(self, what: str, job: Path) -> int:
+        message = self._receive(START_LIMIT_S)
+        if message is None:
+            msg = "the fork server that should run the child died"
+            raise ChildFailed(msg, log=_tail(job / "log") or _tail(self._log))
+        return int(message[what])
+
     def _receive(self, limit_s: float) -> dict[str, Any] | None:
+        """The next message, None at the end of the file or of the time."""
         assert self._process.stdout is not None
+        # Not ``select.select``, which refuses descriptors above 1023.
+        poller = select.poll()
+        poller.register(self._process.stdout, select.POLLIN)
         deadline = time.monotonic() + limit_s
         while b"\n" not in self._buffer:
-            left = deadline - time.monotonic()
-            if left <= 0 or not select.select([self._process.stdout], [], [], left)[0]:
+            left = max(0.0, deadline - time.monotonic())
+            if not poller.poll(left * 1000):
                 return None
             chunk = os.read(self._process.stdout.fileno(), 65536)
             if not chunk:
@@ -247,6 +276,7 @@ class _Server:
         return message
 
     def close(self) -> None:
+        """Let the server end by itself, which it does at the end of its standard input."""
         for stream in (self._process.stdin, self._process.stdout):
             with contextlib.suppress(OSError):
                 if stream is not None:
@@ -254,12 +284,23 @@ class _Server:
         try:
             self._process.wait(timeout=5)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            kill_tree(self._process.pid)
             self._process.wait()
+
+    def kill(self) -> None:
+        """End the server and its child at once."""
+        if self.alive:
+            kill_tree(self._process.pid)
+        self.close()
 
 
 def _python(entry: str) -> list[str]:
-    return [sys.executable, "-c", _BOOT.format(entry=entry), json.dumps(sys.path)]
+    return [sys.executable, "-c", _BOOT.format(entry=entry), "\n".join(_import_path())]
+
+
+def _import_path() -> list[str]:
+    entries: list[object] = [*sys.path]
+    return [entry for entry in entries if isinstance(entry, str)]  # import skips any other
 
 
 def _environment(defaults: Mapping[str, str]) -> dict[str, str]:
@@ -268,14 +309,18 @@ def _environment(defaults: Mapping[str, str]) -> dict[str, str]:
     return {**defaults, **{k: v for k, v in os.environ.items() if k not in ours}}
 
 
-def _dumps(call: object, by_value: Sequence[ModuleType]) -> bytes:
-    registered = []
-    for module in by_value:
-        if module.__name__ not in cloudpickle.list_registry_pickle_by_value():
-            cloudpickle.register_pickle_by_value(module)
-            registered.append(module)
+def _dumps(value: object, by_value: Sequence[ModuleType]) -> bytes:
+    # What is not in ``sys.modules`` under its name travels by value anyway, and may not register.
+    registered = [
+        module
+        for module in dict.fromkeys(by_value)
+        if sys.modules.get(module.__name__) is module
+        and module.__name__ not in cloudpickle.list_registry_pickle_by_value()
+    ]
+    for module in registered:
+        cloudpickle.register_pickle_by_value(module)
     try:
-        return bytes(cloudpickle.dumps(call))
+        return bytes(cloudpickle.dumps(value))
     except Exception as exc:
         msg = (
             f"the call cannot be sent to a child process: {type(exc).__name__}: {exc}. "
@@ -288,54 +333,78 @@ def _dumps(call: object, by_value: Sequence[ModuleType]) -> bytes:
 
 
 def _spawn(job: Path, variables: dict[str, str], limit_s: float) -> int | None:
-    with (job / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [*_python("run_job"), str(job)],
+    with (
+        (job / "log").open("wb") as log,
+        subprocess.Popen(
+            [*_python("run_spawned"), str(job)],
             env=variables,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
             start_new_session=True,
-        )
+        ) as process,
+    ):
         try:
-            code = process.wait(timeout=limit_s)
-        except BaseException as exc:
-            _kill_group(process.pid)
-            process.wait()
-            if isinstance(exc, subprocess.TimeoutExpired):
-                return None
-            raise
-    return -code if code < 0 else code << 8
+            return process.wait(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            if process.poll() is None:
+                kill_tree(process.pid)
+            kill_group(process.pid)
 
 
-def _value(job: Path, status: int | None, limit_s: float, *, out_of_memory: bool) -> Any:
+def _value(job: Path, code: int | None, limit_s: float, *, out_of_memory: bool) -> Any:
+    """What the child left in its directory: the value is returned, the error raised."""
     log = _tail(job / "log")
-    if status is None:
+    if code is None:
         msg = f"no answer within the time limit of {limit_s:g} s; the child was killed"
-        raise ChildFailed(msg, log=log, signal_number=int(signal.SIGKILL))
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        if number == signal.SIGKILL and out_of_memory:
+        raise ChildFailed(msg, log=log, signal_number=getattr(signal, "SIGKILL", None))
+    if code < 0:
+        if _ended(code) == "was killed by SIGKILL" and out_of_memory:
             msg = "the kernel killed the child for want of memory (SIGKILL)"
             raise DoesNotFit(msg)
-        msg = f"the child was killed by {signal.Signals(number).name}"
-        raise ChildFailed(msg, log=log, signal_number=number)
+        msg = f"the child {_ended(code)}"
+        raise ChildFailed(msg, log=log, signal_number=-code)
+    if (job / "error").exists():
+        text, data = pickle.loads((job / "error").read_bytes())
+        raise _error(text, data, log)
+    if code or not (job / "value").exists():
+        msg = f"the child {_ended(code)} and no result"
+        raise ChildFailed(msg, log=log)
     try:
-        outcome, value = pickle.loads((job / "value").read_bytes())
-    except (OSError, EOFError, pickle.UnpicklingError) as exc:
-        msg = f"the child ended with exit code {os.WEXITSTATUS(status)} and no result"
+        with (job / "value").open("rb") as stream:
+            return pickle.load(stream)
+    except Exception as exc:
+        msg = f"the result of the child cannot be read here: {error_text(exc)}"
         raise ChildFailed(msg, log=log) from exc
-    if outcome == "value":
-        return value
-    if isinstance(value, ChildFailed):
-        value.log = log
-    raise value
+
+
+def _error(text: str, data: bytes, log: str) -> PortabilityError:
+    try:
+        error = pickle.loads(data)
+    except Exception:  # noqa: BLE001 - a class of the user's may refuse in any way; the text is safe
+        error = None
+    if not isinstance(error, PortabilityError):
+        return ChildFailed(text, log=log)
+    if isinstance(error, ChildFailed):
+        error.log = log
+    return error
+
+
+def _ended(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:  # a real-time signal has no name
+        return f"was killed by signal {-code}"
 
 
 def _memory_kills() -> int:
     """How often the kernel's out-of-memory killer struck on this machine, 0 where unknown."""
     try:
-        counters = Path("/proc/vmstat").read_text(encoding="ascii")
+        counters = Path("/proc/vmstat").readerror_text(encoding="ascii")
     except OSError:
         return 0
     pairs = (line.split() for line in counters.splitlines())
@@ -344,120 +413,9 @@ def _memory_kills() -> int:
 
 def _tail(log: Path) -> str:
     try:
-        text = log.read_bytes()[-65536:].decode(errors="replace")
+        with log.open("rb") as stream:
+            stream.seek(max(0, log.stat().st_size - LOG_BYTES))
+            text = stream.read(LOG_BYTES).decode(errors="replace")
     except OSError:
         return ""
     return "\n".join(text.strip().splitlines()[-LOG_LINES:])
-
-
-def _kill_group(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
-
-
-# --- in the server ---------------------------------------------------------------------------
-
-
-def serve(*preload: str) -> None:
-    """Preload packages, then fork one child for each order read from standard input."""
-    # A preloaded library may print: only this copy of standard output carries the protocol.
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    for package in preload:
-        _answer(answers, {"importing": package})
-        try:
-            __import__(package)
-        except Exception as exc:  # noqa: BLE001 - whatever an import raises is its message
-            _answer(answers, {"error": f"{type(exc).__name__}: {exc}"})
-            return
-    _answer(answers, {"ready": True})
-    while line := _read_line(0):
-        order = json.loads(line)
-        pid = os.fork()
-        if pid == 0:
-            _become_child(order)
-        _answer(answers, {"pid": pid})
-        status = _wait(pid)
-        if status is None:
-            return
-        _answer(answers, {"status": status})
-
-
-def _answer(stream: Any, message: dict[str, object]) -> None:
-    stream.write(json.dumps(message) + "\n")
-    stream.flush()
-
-
-def _read_line(descriptor: int) -> bytes:
-    # Byte by byte: a buffered reader would hide an end of file from ``select`` in ``_wait``.
-    line = b""
-    while not line.endswith(b"\n"):
-        byte = os.read(descriptor, 1)
-        if not byte:
-            return b""
-        line += byte
-    return line
-
-
-def _wait(pid: int) -> int | None:
-    """Wait for the child; if the parent went away meanwhile, kill it and answer None."""
-    try:
-        sentinel = os.pidfd_open(pid)
-    except (AttributeError, OSError):
-        _, status = os.waitpid(pid, 0)
-    else:
-        ready, _, _ = select.select([sentinel, 0], [], [])
-        os.close(sentinel)
-        orphaned = 0 in ready and sentinel not in ready
-        if orphaned:
-            _kill_group(pid)
-        _, status = os.waitpid(pid, 0)
-        if orphaned:
-            return None
-    _kill_group(pid)  # helpers that a compiler left behind
-    return status
-
-
-def _become_child(order: dict[str, Any]) -> NoReturn:
-    job = Path(order["job"])
-    with contextlib.suppress(BaseException):
-        os.setsid()
-        _die_with_parent()
-        descriptor = os.open(job / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        os.dup2(descriptor, 1)
-        os.dup2(descriptor, 2)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.chdir(order["cwd"])
-        sys.path[:] = order["path"]
-        run_job(str(job))
-    os._exit(1)
-
-
-def _die_with_parent() -> None:
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    # Under memory pressure the kernel should take this process, not the user's pytest.
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
-
-
-def run_job(directory: str) -> NoReturn:
-    """Do one call in this process, leave its outcome in ``directory`` and exit."""
-    faulthandler.enable()  # a segfault leaves its stack in the log
-    job = Path(directory)
-    outcome: tuple[str, object]
-    try:
-        function, args = pickle.loads((job / "call").read_bytes())
-        outcome = ("value", function(*args))
-    except PortabilityError as exc:
-        outcome = ("error", exc)
-    except MemoryError as exc:
-        outcome = ("error", DoesNotFit(f"out of memory: {exc}"))
-    except BaseException as exc:  # noqa: BLE001 - the parent decides what it means
-        traceback.print_exc()
-        outcome = ("error", ChildFailed(f"{type(exc).__name__}: {exc}"))
-    (job / "value").write_bytes(cloudpickle.dumps(outcome))
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Not ``sys.exit``: native libraries have been seen to abort while they are torn down.
-    os._exit(0)

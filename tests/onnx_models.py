@@ -30,7 +30,7 @@ def constant(name: str, values: Array) -> onnx.TensorProto:
     return numpy_helper.from_array(values, name)
 
 
-def model(  # noqa: PLR0913 # a model has that many parts
+def model(  # a model has that many parts
     nodes: Sequence[onnx.NodeProto],
     inputs: dict[str, Dims],
     outputs: dict[str, Dims],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import pkgutil
 import re
 from collections.abc import Collection, Sequence
@@ -20,13 +19,13 @@ def load() -> Any:
     Raises:
         RuntimeUnavailable: not installed, or present but unusable.
     """
-    if importlib.util.find_spec("onnxruntime") is None:
-        msg = "onnxruntime is not installed: pip install onnxruntime (or your vendor's build of it)"
-        raise RuntimeUnavailable(msg)
     try:
         import onnxruntime
     except Exception as exc:
         msg = f"onnxruntime is present but unusable: {type(exc).__name__}: {exc}"
+        if isinstance(exc, ModuleNotFoundError) and exc.name == "onnxruntime":
+            advice = "pip install onnxruntime (or your vendor's build of it)"
+            msg = f"onnxruntime is not installed: {advice}"
         raise RuntimeUnavailable(msg) from exc
     if not hasattr(onnxruntime, "InferenceSession"):
         msg = "onnxruntime is present but unusable: the package holds no InferenceSession"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -30,13 +29,12 @@ from pytest_portability.targets import Absent, Device, cpu_device
 
 
 def _import() -> Any:
-    if importlib.util.find_spec("openvino") is None:
-        msg = "openvino is not installed: pip install openvino"
-        raise RuntimeUnavailable(msg)
     try:
         import openvino
     except Exception as exc:
         msg = f"openvino is present but unusable: {type(exc).__name__}: {exc}"
+        if isinstance(exc, ModuleNotFoundError) and exc.name == "openvino":
+            msg = "openvino is not installed: pip install openvino"
         raise RuntimeUnavailable(msg) from exc
     if not hasattr(openvino, "Core"):
         msg = "openvino is present but unusable: the package holds no Core"

@@ -25,7 +25,9 @@ _MOVES = {"copy_", "_to_copy", "clone", "_copy_from", "_copy_from_and_resize", "
 _MOVES |= {"convert_element_type"}
 _LAYOUTS = {"cat", "stack", "index", "index_select", "gather", "embedding", "constant_pad_nd"}
 _LAYOUTS |= {"roll", "flip", "repeat", "slice_scatter", "select_scatter", "index_put_"}
-_NO_KERNEL = re.compile(r"aten::(empty\w*|new_empty\w*|detach|resolve_\w+|lift_fresh|alias)$")
+_NO_KERNEL = re.compile(
+    r"aten::(empty\w*|new_empty\w*|detach|resolve_\w+|lift_fresh|alias|_unsafe_view|_reshape_alias)$"
+)
 _PRODUCT = re.compile(r"mm|conv|rnn|lstm|gru|attention|(?<!bi)linear|matmul")
 
 

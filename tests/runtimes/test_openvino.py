@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import sys
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -202,7 +202,7 @@ class TestErrors:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The extra's name is the package's."""
-        monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+        monkeypatch.setitem(sys.modules, "openvino", None)
         with pytest.raises(RuntimeUnavailable, match=r"not installed: pip install openvino"):
             adapter.LIBRARY.devices()
 

@@ -1,0 +1,261 @@
+"""ONNX Runtime's devices: listed, compiled in, brought by plugins, or not here and why."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import onnx_models
+import pytest
+
+from pytest_portability import models
+from pytest_portability.errors import RuntimeUnavailable
+from pytest_portability.runtimes import Request
+from pytest_portability.runtimes import onnxruntime as adapter
+from pytest_portability.runtimes import onnxruntime_library as library
+from pytest_portability.runtimes import onnxruntime_providers as providers
+
+pytest.importorskip("onnxruntime")
+
+
+def ep_device(
+    ep: str,
+    kind: str,
+    vendor: tuple[int, str],
+    hardware: dict[str, str] | None = None,
+    metadata: dict[str, str] | None = None,
+) -> Any:
+    """An object shaped like ``OrtEpDevice``."""
+    device = SimpleNamespace(
+        type=f"OrtHardwareDeviceType.{kind}",
+        vendor=vendor[1],
+        vendor_id=vendor[0],
+        device_id=0,
+        metadata=hardware or {},
+    )
+    return SimpleNamespace(
+        ep_name=ep, ep_vendor="", ep_metadata=metadata or {}, ep_options={}, device=device
+    )
+
+
+NVIDIA, AMD, INTEL = (0x10DE, "NVIDIA"), (0x1002, "AMD"), (0x8086, "Intel")
+
+
+class TestDevices:
+    """``OrtEpDevice`` objects and compiled-in providers become devices."""
+
+    @pytest.mark.parametrize(
+        ("entry", "runtime", "facts"),
+        [
+            (
+                ep_device("CUDAExecutionProvider", "GPU", NVIDIA, {"pci_bus_id": "0000:17:00.0"}),
+                "onnxruntime.cuda",
+                ("nvidia", "cuda", "gpu:0", ""),
+            ),
+            (
+                ep_device("MIGraphXExecutionProvider", "GPU", AMD),
+                "onnxruntime.migraphx",
+                ("amd", "rocm", "gpu:0", ""),
+            ),
+            (
+                ep_device(
+                    "DmlExecutionProvider",
+                    "GPU",
+                    NVIDIA,
+                    {"Description": "NVIDIA GeForce RTX 4090"},
+                ),
+                "onnxruntime.dml",
+                ("nvidia", "directml", "gpu:0", "NVIDIA GeForce RTX 4090"),
+            ),
+            (
+                ep_device("CoreMLExecutionProvider", "NPU", (0x106B, "Apple")),
+                "onnxruntime.coreml",
+                ("apple", "mps", "npu:0", ""),
+            ),
+            (
+                ep_device("QNNExecutionProvider", "NPU", (0x4D4F4351, "Qualcomm")),
+                "onnxruntime.qnn",
+                ("qualcomm", "qnn", "npu:0", ""),
+            ),
+            (
+                ep_device(
+                    "OpenVINOExecutionProvider",
+                    "GPU",
+                    INTEL,
+                    metadata={"FULL_DEVICE_NAME": "Intel(R) Arc(TM) B580", "version": "1.8.1"},
+                ),
+                "onnxruntime.openvino",
+                ("intel", "xpu", "gpu:0", "Intel(R) Arc(TM) B580"),
+            ),
+            (
+                ep_device("BrandNewExecutionProvider", "GPU", (0x1ABC, "Acme")),
+                "onnxruntime.brandnew",
+                ("acme", "brandnew", "gpu:0", ""),
+            ),
+        ],
+        ids=lambda value: value if isinstance(value, str) else "",
+    )
+    def test_a_listed_device_has_vendor_platform_and_handle(
+        self, entry: Any, runtime: str, facts: tuple[str, str, str, str]
+    ) -> None:
+        """The product is empty where ONNX Runtime has no name, to be joined with another view."""
+        ((ep, handle, found),) = providers.offered([entry])
+        device = providers.device_of(ep, handle, found)
+        assert device.runtimes == (runtime,)
+        assert (device.vendor, device.platform, device.handle, device.product) == facts
+
+    def test_devices_are_numbered_per_provider_and_kind(self) -> None:
+        """Two cards and a neural unit."""
+        entries = [
+            ep_device("CUDAExecutionProvider", "GPU", NVIDIA),
+            ep_device("OpenVINOExecutionProvider", "CPU", INTEL),
+            ep_device("CUDAExecutionProvider", "GPU", NVIDIA),
+            ep_device("OpenVINOExecutionProvider", "NPU", INTEL),
+        ]
+        found = providers.offered(entries)
+        assert [handle for _, handle, _ in found] == ["gpu:0", "cpu", "gpu:1", "npu:0"]
+        assert providers.device_of(*found[2]).index == 1
+        assert providers.device_of(*found[3]).platform == "npu"
+
+    def test_virtual_and_collective_devices_are_left_out(self) -> None:
+        """They are no hardware of this machine."""
+        entries = [
+            ep_device("OpenVINOExecutionProvider", "NPU", INTEL, {"is_virtual": "1"}),
+            ep_device(
+                "OpenVINOExecutionProvider.AUTO", "CPU", INTEL, metadata={"ov_meta_device": "AUTO"}
+            ),
+        ]
+        assert providers.offered(entries) == []
+
+    def test_every_provider_on_the_cpu_sees_the_same_device(self) -> None:
+        """So that they join into one target."""
+        entry = ep_device("OpenVINOExecutionProvider", "CPU", INTEL)
+        one = providers.device_of("OpenVINOExecutionProvider", "cpu", entry)
+        two = providers.device_of("CPUExecutionProvider", "cpu", entry)
+        assert (one.vendor, one.product) == ("cpu", two.product)
+
+    def test_nvidia_smi_fills_in_what_a_compiled_in_provider_cannot_tell(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Numbered as CUDA shows the cards to this process."""
+        h200 = ["NVIDIA H200", "9.0", "143771", "580.95.05", "00000000:17:00.0", "GPU-aa"]
+        a100 = ["NVIDIA A100-SXM4-80GB", "8.0", "81920", "580.95.05", "00000000:65:00.0", "GPU-bb"]
+        monkeypatch.setattr(providers, "_nvidia_smi", lambda: [h200, a100])
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        available = ["TensorrtExecutionProvider", "CUDAExecutionProvider"]
+        devices, absents = providers.built_in(available, {"TensorrtExecutionProvider"})
+        assert absents == []
+        assert [(d.handle, d.arch, d.product) for d in devices] == [
+            ("gpu:0", "sm_90", "NVIDIA H200"),
+            ("gpu:1", "sm_80", "NVIDIA A100-SXM4-80GB"),
+        ]
+        assert devices[0].memory_bytes == 143771 * 2**20
+        assert devices[0].facts["driver"] == "580.95.05"
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+        devices, _ = providers.built_in(available, {"TensorrtExecutionProvider"})
+        assert [(d.handle, d.product) for d in devices] == [("gpu:0", "NVIDIA A100-SXM4-80GB")]
+
+    def test_the_kernel_driver_tells_amd_architectures(self, tmp_path: Path) -> None:
+        """MI300X is gfx942; the host's CPU is a node without a version."""
+        nodes = tmp_path / "sys/class/kfd/kfd/topology/nodes"
+        for number, text in enumerate(
+            [
+                "cpu_cores_count 96\ngfx_target_version 0\n",
+                "gfx_target_version 90402\ndomain 0\nlocation_id 1280\n",
+                "gfx_target_version 90010\nlocation_id 1536\n",
+            ]
+        ):
+            folder = nodes / str(number)
+            folder.mkdir(parents=True)
+            (folder / "properties").write_text(text)
+        card = tmp_path / "sys/bus/pci/devices/0000:05:00.0"
+        card.mkdir(parents=True)
+        (card / "product_name").write_text("AMD Instinct MI300X OAM\n")
+        devices, _ = providers.built_in(["MIGraphXExecutionProvider"], set(), tmp_path)
+        assert [(d.handle, d.arch, d.product) for d in devices] == [
+            ("gpu:0", "gfx942", "AMD Instinct MI300X OAM"),
+            ("gpu:1", "gfx90a", ""),
+        ]
+
+    def test_a_compiled_in_provider_without_hardware_is_absent_with_its_reason(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        """``get_available_providers()`` lists what was compiled in, not what works."""
+        monkeypatch.setattr(providers, "_nvidia_smi", list)
+        available = ["CUDAExecutionProvider", "ROCMExecutionProvider", "AzureExecutionProvider"]
+        devices, absents = providers.built_in(available, set(), tmp_path)
+        assert devices == []
+        assert {a.name: a.reason for a in absents} == {
+            "onnxruntime.cuda": "no device: onnxruntime has CUDAExecutionProvider, "
+            "and no nvidia GPU answered",
+            "onnxruntime.rocm": "no device: onnxruntime has ROCMExecutionProvider, "
+            "and no amd GPU answered",
+        }
+
+    def test_this_machine_s_cpu_is_found(self) -> None:
+        """With the name every library uses for it."""
+        devices, _ = adapter.LIBRARY.devices()
+        cpu = next(device for device in devices if "onnxruntime.cpu" in device.runtimes)
+        assert (cpu.handle, cpu.vendor, cpu.platform) == ("cpu", "cpu", "cpu")
+
+
+class TestPlugins:
+    """Packages named ``onnxruntime_ep_*``."""
+
+    @pytest.fixture
+    def plugin(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        """An installed plugin package whose library does not exist."""
+        folder = tmp_path / "onnxruntime_ep_acme"
+        folder.mkdir()
+        (folder / "__init__.py").write_text(
+            "def get_library_path(): return '/nowhere/libacme.so'\n"
+            "def get_ep_names(): return ['AcmeExecutionProvider']\n"
+        )
+        monkeypatch.syspath_prepend(str(tmp_path))
+        return folder
+
+    def test_one_that_does_not_load_is_present_but_unusable(self, plugin: Path) -> None:
+        """With the loader's words, never silently absent."""
+        _, absents = adapter.LIBRARY.devices()
+        reason = next(absent.reason for absent in absents if absent.name == plugin.name)
+        assert reason.startswith("present but unusable: ")
+        assert "/nowhere/libacme.so" in reason
+
+    def test_one_that_takes_no_device_says_so(
+        self, plugin: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As the OpenVINO plugin does on a CPU that Intel did not make."""
+        monkeypatch.setattr(library, "register_plugins", lambda _: {})
+        _, absents = adapter.LIBRARY.devices()
+        reason = next(absent.reason for absent in absents if absent.name == plugin.name)
+        words = "no device: AcmeExecutionProvider loaded and found no hardware that it accepts"
+        assert reason == words
+        model = models.load(onnx_models.mlp())
+        with pytest.raises(RuntimeUnavailable, match=f"onnxruntime_ep_acme: {words}"):
+            adapter.runtime("onnxruntime.acme").build(
+                Request(model=model, handle="gpu:0", platform="acme")
+            )
+
+    def test_no_package_is_unavailable_with_the_pip_line(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The vendor's build has another name."""
+        monkeypatch.setitem(sys.modules, "onnxruntime", None)
+        with pytest.raises(RuntimeUnavailable, match=r"not installed: pip install onnxruntime"):
+            adapter.LIBRARY.devices()
+
+    def test_a_broken_package_is_present_but_unusable(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """An import error of a vendor library is shown, not swallowed."""
+        monkeypatch.delitem(sys.modules, "onnxruntime")
+        (tmp_path / "onnxruntime.py").write_text(
+            "raise ImportError('libcudart.so.13: no such file')"
+        )
+        monkeypatch.syspath_prepend(str(tmp_path))
+        with pytest.raises(
+            RuntimeUnavailable, match=r"present but unusable: ImportError: libcudart"
+        ):
+            library.load()

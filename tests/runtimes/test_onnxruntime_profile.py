@@ -1,0 +1,111 @@
+"""Profiles of providers that are not here, and what is derived from an optimised graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_models
+import pytest
+
+from pytest_portability.runtimes import onnxruntime_profile as profile
+
+
+def node(name: str, op: str, provider: str, ts: int, dur: int, **args: Any) -> dict[str, Any]:
+    """A ``Node`` event."""
+    shape = [{"float16": [1]}]
+    found = {"op_name": op, "provider": provider, "output_type_shape": shape, **args}
+    return {"cat": "Node", "name": f"{name}_kernel_time", "ts": ts, "dur": dur, "args": found}
+
+
+def run(ts: int, dur: int) -> dict[str, Any]:
+    """The event around one inference."""
+    return {"cat": "Session", "name": "model_run", "ts": ts, "dur": dur, "args": {}}
+
+
+class TestProfiles:
+    """Profiles of providers that are not here."""
+
+    def test_an_asynchronous_provider_has_launches_and_no_shares(self) -> None:
+        """Its node times are launch times (microsoft/onnxruntime #20398)."""
+        events = [
+            run(0, 50),
+            *(node("mm", "MatMul", "CUDAExecutionProvider", t, 3) for t in (10, 110, 210)),
+            *(node("in", "MemcpyFromHost", "CUDAExecutionProvider", t, 3) for t in (5, 105, 205)),
+            run(100, 50),
+            run(200, 50),
+        ]
+        found = profile.read(events, ["CPUExecutionProvider"])
+        assert [(u.kernel.op, u.kernel.role, u.launches, u.share) for u in found.uses] == [
+            ("MatMul", "compute", 1, None),
+            ("MemcpyFromHost", "move", 1, None),
+        ]
+        assert found.uses[0].kernel.precision == "fp16"
+        assert found.caveats == ("times of CUDAExecutionProvider are launch times, so no shares",)
+        assert found.arena_peak_bytes is None
+
+    def test_the_first_run_is_warm_up(self) -> None:
+        """Its times do not count, nor do its launches."""
+        cpu = "CPUExecutionProvider"
+        events = [
+            run(0, 1000),
+            node("a", "MatMul", cpu, 1, 990),
+            run(1000, 10),
+            node("a", "MatMul", cpu, 1001, 5),
+        ]
+        (use,) = profile.read(events, [cpu]).uses
+        assert (use.launches, use.share) == (1, 0.5)
+
+    @pytest.mark.parametrize(
+        ("op", "plain"),
+        [
+            ("OpenVINOExecutionProvider_11857231728490505789_0", "OpenVINOExecutionProvider"),
+            ("TRTKernel_graph_main_12345678901_0_0", "TRTKernel_graph_main"),
+            ("DmlFusedNode_0_41", "DmlFusedNode"),
+            ("MatMul", "MatMul"),
+        ],
+    )
+    def test_running_numbers_and_hashes_are_no_part_of_a_kernel(self, op: str, plain: str) -> None:
+        """Or no two builds would compare."""
+        assert profile.normal(op) == plain
+
+    def test_a_fused_chain_is_walked_back_to_its_living_inputs(self) -> None:
+        """Gemm of MatMul and Add, whose weights and input are still there."""
+        optimised = onnx_models.model(
+            [
+                onnx.helper.make_node("Gemm", ["h0", "w1", "b1"], ["a1"], name="gemm"),
+                onnx.helper.make_node("Relu", ["a1"], ["y"]),
+            ],
+            {"h0": ["batch", 64]},
+            {"y": ["batch", 64]},
+            [onnx_models.tensor("w1", 64, 64), onnx_models.tensor("b1", 64)],
+        )
+        found = profile.fused(onnx_models.mlp(), optimised)
+        assert found["Gemm", "gemm"] == ("Add", "MatMul")
+
+    def test_a_fused_node_is_known_through_the_reshape_behind_it(self) -> None:
+        """A product of three dimensions becomes a Gemm between two Reshapes."""
+        optimised = onnx_models.model(
+            [
+                onnx.helper.make_node("Reshape", ["x", "flat"], ["new1"], name="before"),
+                onnx.helper.make_node("Gemm", ["new1", "w0", "b0"], ["new2"], name="gemm"),
+                onnx.helper.make_node("Reshape", ["new2", "back"], ["a0"], name="after"),
+                onnx.helper.make_node("Gelu", ["a0"], ["y"], name="gelu"),
+            ],
+            {"x": ["batch", 4, 64]},
+            {"y": ["batch", 4, 64]},
+            [
+                onnx_models.tensor("w0", 64, 64),
+                onnx_models.tensor("b0", 64),
+                onnx_models.constant("flat", np.array([-1, 64])),
+                onnx_models.constant("back", np.array([-1, 4, 64])),
+            ],
+        )
+        found = profile.fused(onnx_models.mlp(1), optimised)
+        assert found == {
+            ("Reshape", "before"): (),
+            ("Gemm", "gemm"): ("Add", "MatMul"),
+            ("Reshape", "after"): (),
+            ("Gelu", "gelu"): ("Gelu",),
+        }

@@ -196,7 +196,7 @@ def _be_expendable() -> None:
     """Die with the process that started this one, and before it where memory runs out."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL if hasattr(signal, "SIGKILL") else 0)
     with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").writeerror_text("1000", encoding="ascii")
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
 
 
 def _prctl(option: int, value: int) -> None:

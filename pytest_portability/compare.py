@@ -130,7 +130,8 @@ class Comparison:
         memory_grew: whether that is beyond the memory tolerance.
         speed: the verdict of the throughput alone, None where speed was not compared.
         parity: what the outputs said, None where they were not judged.
-        contended: share (0–1) of the processor that neighbours took, None where unknown.
+        contended: share (0–1) of the processor that neighbours took on the worse of the two
+            sides, None where unknown.
         fading_rel: slowdown within a repeat, None where unknown.
         closest: the record shown instead of a missing baseline.
         warnings: what changed and cost nothing, one sentence each.
@@ -200,8 +201,8 @@ def decide(
     Args:
         record: of now.
         baseline: the committed one, None if there is none for this key.
-        measurement: what the record was made of; without it (two stored records) contention,
-            fading and the asked-for provider are unknown.
+        measurement: what the record was made of; without it (two stored records) fading and the
+            asked-for provider are unknown.
         parity: what the outputs said; None is not judged.
         allowed: what is allowed, the defaults if None.
     """
@@ -215,7 +216,11 @@ def decide(
         tolerance=allowed.loss,
         tolerance_source=allowed.source,
         parity=parity,
-        contended=_median(r.contended for r in repeats),
+        contended=_most(
+            _median(r.contended for r in repeats),
+            record.figures.contended,
+            baseline and baseline.figures.contended,
+        ),
         fading_rel=_median(r.fading_rel for r in repeats),
     )
     found = _incomparable(record, baseline, measurement)
@@ -253,6 +258,11 @@ def with_closest(comparison: Comparison, closest: Record | None, why: str = "") 
 
 
 _Found = tuple[Verdict, str] | None
+
+
+def _most(*shares: float | None) -> float | None:
+    known = [share for share in shares if share is not None]
+    return max(known) if known else None
 
 
 def _median(values: Iterator[float]) -> float | None:

@@ -48,7 +48,13 @@ class Axis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What a build achieved at its profile; seconds, bytes, items per second."""
+    """What a build achieved at its profile; seconds, bytes, items per second.
+
+    Attributes:
+        contended: share (0–1) of the processor that neighbours took meanwhile, None where unknown.
+        faults_per_batch: minor page faults per batch, None where unknown; an allocator that gives
+            memory back and takes it again shows here.
+    """
 
     throughput: float
     unit: str
@@ -68,6 +74,8 @@ class Figures:
     memory_arena_bytes: int | None
     memory_process_bytes: int | None
     batch_effective: int
+    contended: float | None = None
+    faults_per_batch: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

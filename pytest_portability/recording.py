@@ -59,7 +59,16 @@ def figures(measurement: Measurement) -> Figures:
         memory_arena_bytes=_least(r.memory.arena_bytes for r in repeats),
         memory_process_bytes=_least(r.memory.process_bytes for r in repeats),
         batch_effective=measurement.batch_effective,
+        contended=_median(r.contended for r in repeats),
+        faults_per_batch=_median(
+            sum(w.faults for w in r.windows) / sum(w.batches for w in r.windows) for r in repeats
+        ),
     )
+
+
+def _median(values: Iterable[float]) -> float | None:
+    known = [v for v in values if math.isfinite(v)]
+    return median(known) if known else None
 
 
 def _axis(

@@ -333,25 +333,26 @@ def _dumps(value: object, by_value: Sequence[ModuleType]) -> bytes:
 
 
 def _spawn(job: Path, variables: dict[str, str], limit_s: float) -> int | None:
-    with (
-        (job / "log").open("wb") as log,
-        subprocess.Popen(
+    with (job / "log").open("wb") as log:
+        process = subprocess.Popen(
             [*_python("run_spawned"), str(job)],
             env=variables,
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
             start_new_session=True,
-        ) as process,
-    ):
-        try:
-            return process.wait(timeout=limit_s)
-        except subprocess.TimeoutExpired:
-            return None
-        finally:
-            if process.poll() is None:
-                kill_tree(process.pid)
-            kill_group(process.pid)
+        )
+    assert process.stdin is not None
+    try:
+        return process.wait(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        if process.poll() is None:
+            kill_tree(process.pid)
+        kill_group(process.pid)
+        process.wait()
+        process.stdin.close()
 
 
 def _value(job: Path, code: int | None, limit_s: float, *, out_of_memory: bool) -> Any:
@@ -404,7 +405,7 @@ def _ended(code: int) -> str:
 def _memory_kills() -> int:
     """How often the kernel's out-of-memory killer struck on this machine, 0 where unknown."""
     try:
-        counters = Path("/proc/vmstat").readerror_text(encoding="ascii")
+        counters = Path("/proc/vmstat").read_text(encoding="ascii")
     except OSError:
         return 0
     pairs = (line.split() for line in counters.splitlines())

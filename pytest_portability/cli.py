@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from pytest_portability import run, runtimes
+from pytest_portability import run
 from pytest_portability.errors import PortabilityError
 from pytest_portability.servers import Servers
 
@@ -72,8 +72,7 @@ def _listing(found: run.Discovery) -> list[str]:
     if found.absents:
         lines.append("not here:")
         lines += [f"  {absent.name}: {absent.reason}" for absent in found.absents]
-    missing = sorted(set(runtimes.BUILT_IN) - {n.partition(".")[0] for n in found.handled})
-    if {"torch", "onnxruntime", "openvino"}.intersection(missing):
+    if any(absent.reason.startswith("not installed") for absent in found.absents):
         lines.append(
             "pytest-portability never installs a runtime; install the build for your device"
         )

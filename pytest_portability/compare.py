@@ -219,7 +219,7 @@ def decide(
         contended=_most(
             _median(r.contended for r in repeats),
             record.figures.contended,
-            baseline and baseline.figures.contended,
+            baseline.figures.contended if baseline else None,
         ),
         fading_rel=_median(r.fading_rel for r in repeats),
     )

@@ -1,30 +1,87 @@
-"""The object behind the ``portability`` fixture: what a test may ask for. Knows nothing of pytest."""
+"""The object behind the ``portability`` fixture: what a test may ask for. Knows no pytest."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from pytest_portability.pipeline import Ask, Item, Result
+from pytest_portability import compare, run, settings
+from pytest_portability.compare import Comparison, Verdict
+from pytest_portability.errors import PortabilityError, UsageError
+from pytest_portability.ledger import Claims, Updates
+from pytest_portability.pipeline import Ask, Item, Pipeline, Result
+from pytest_portability.report import Entry, terminal
+from pytest_portability.runtimes import Runtime
+from pytest_portability.settings import Setting
 
 
-class Checks(Protocol):
-    """What the plugin does for a test."""
+class Host(Protocol):
+    """What the plugin does for a test; all but ``end`` is the same for every test of a run."""
 
-    def ask(self, node: Any, item: Item, **given: Any) -> Ask:
-        """Everything a test asks for, with settings and defaults filled in."""
+    @property
+    def root(self) -> Path:
+        """Where paths of models start that are not beside the test."""
 
-    def check(self, node: Any, item: Item, ask: Ask) -> Result:
-        """Run the flow and give the test its outcome."""
+    @property
+    def registered(self) -> Sequence[Runtime]:
+        """Runtimes that conftests and plugins add."""
+
+    @property
+    def modules(self) -> list[ModuleType]:
+        """Modules that children cannot import."""
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The flow."""
+
+    @property
+    def claims(self) -> Claims:
+        """Who has which record key."""
+
+    @property
+    def updates(self) -> Updates | None:
+        """What is written, None where nothing is."""
+
+    def setting(self, name: str, marker: Mapping[str, Any] | None = None) -> Setting[Any]:
+        """A setting from all the places it can be set in."""
+
+    def environment(self) -> Mapping[Any, Any]:
+        """Variables that hooks want."""
+
+    def causes(self, comparison: Comparison) -> Sequence[Any]:
+        """What hooks say about a comparison."""
+
+    def again(self, nodeid: str) -> tuple[str, ...]:
+        """Arguments that measure an item again."""
+
+    def keep(self, node: Any, entry: Entry) -> None:
+        """Have an entry reported."""
+
+    def end(self, outcome: str, text: str) -> None:
+        """Give the test its outcome: ``pass``, ``warn``, ``fail``, ``skip`` or ``xfail``."""
 
 
 class Portability:
-    """The ``portability`` fixture of one item."""
+    """The ``portability`` fixture of one item.
 
-    def __init__(self, hooks: Checks, node: Any, item: Item) -> None:
-        self._hooks = hooks
+    Args:
+        host: the plugin.
+        node: the pytest item.
+        name: of the model, unless the test gives another.
+        marker: the portability marker's arguments.
+        item: what to build for.
+    """
+
+    def __init__(
+        self, host: Host, node: Any, *, name: str, marker: Mapping[str, Any], item: Item
+    ) -> None:
+        self._host = host
         self._node = node
+        self._name = name
+        self._marker = marker
         self._item = item
 
     @property
@@ -85,18 +142,116 @@ class Portability:
             The result; the test fails, skips or warns first if the verdict says so.
         """
         __tracebackhide__ = True
-        ask = self._hooks.ask(
-            self._node,
-            self._item,
-            model=model,
-            inputs=inputs,
-            metric=metric,
-            reference=reference,
-            config=config,
-            name=name,
-            profile=profile,
-            options=options,
-            items=items,
-            unit=unit,
+        try:
+            ask = Ask(
+                name=name or self._name,
+                model=self._located(model),
+                inputs=inputs,
+                metric=metric,
+                reference=reference,
+                config={str(k): str(v) for k, v in _mapping("config", config).items()},
+                profile=_profile(profile),
+                options=run.options_for(
+                    self._item, _mapping("options", options), self._host.registered
+                ),
+                items=_items(items, self._item.batch),
+                unit=unit,
+                tolerance=self._on_target("tolerance"),
+                parity=self._on_target("parity"),
+                seconds=self._host.setting("seconds", self._marker).value,
+                repeats=self._host.setting("repeats").value,
+                time_limit_s=self._host.setting("time_limit").value,
+                environment=run.checked_environment(self._host.environment()),
+                by_value=[self._node.module, *self._host.modules],
+            )
+        except PortabilityError as exc:
+            self._host.end("fail", str(exc))
+            raise
+        result = self._measured(ask)
+        entry = Entry(
+            nodeid=self._node.nodeid,
+            key=result.key,
+            comparison=result.comparison,
+            causes=result.causes,
+            measurement=result.measurement,
+            again=self._host.again(self._node.nodeid),
         )
-        return self._hooks.check(self._node, self._item, ask)
+        self._host.keep(self._node, entry)
+        self._host.end(*self._outcome(entry, result.log))
+        return result
+
+    def _measured(self, ask: Ask) -> Result:
+        """The flow, with what only the project knows; what cannot be used is an error's text."""
+        try:
+            self._host.claims.claim(ask.key(self._item), self._node.nodeid)
+            result = self._host.pipeline.check(self._item, ask)
+            if compare.POLICY[result.comparison.verdict].item in {"pass", "skip"}:
+                return result
+            added = self._host.causes(result.comparison)
+            return replace(result, causes=run.added_causes(added, result.causes))
+        except PortabilityError as exc:
+            return Result(key=ask.key(self._item), comparison=compare.error(str(exc)))
+
+    def _outcome(self, entry: Entry, log: str) -> tuple[str, str]:
+        """What the verdict does to the test, and the text that says so."""
+        comparison, host = entry.comparison, self._host
+        if comparison.verdict is Verdict.SKIPPED:
+            return "skip", comparison.reason
+        text = terminal.failure(entry, log=log)
+        nothing: Setting[Any] = Setting(None, "default")
+        known = settings.on_target(
+            host.setting("known", self._marker), self._item.target.id, nothing
+        ).value
+        if isinstance(known, settings.Known):
+            if comparison.verdict is known.verdict:
+                return "xfail", f"known {known.verdict.value}: {known.reason}"
+            wanted = f"expects {known.verdict.value} here ({known.reason})"
+            return "fail", f"known={{...}} on the marker {wanted}, and this is {text}"
+        if host.updates is not None and host.updates.allows(comparison):
+            return "pass", ""
+        missing, inconclusive = host.setting("missing"), host.setting("inconclusive")
+        outcome = compare.outcome(
+            comparison.verdict, missing=missing.value, inconclusive=inconclusive.value
+        )
+        return outcome, text
+
+    def _on_target(self, name: str) -> Setting[Any]:
+        asked, general = self._host.setting(name, self._marker), self._host.setting(name)
+        return settings.on_target(asked, self._item.target.id, general)
+
+    def _located(self, model: Any) -> Any:
+        """A path from the test's own directory, else from the root directory."""
+        if not isinstance(model, (str, Path)):
+            return model
+        beside = self._node.path.parent / model
+        in_root = self._host.root / model
+        return in_root if in_root.exists() and not beside.exists() else beside
+
+
+def _mapping(what: str, value: Any) -> Mapping[Any, Any]:
+    if value is not None and not isinstance(value, Mapping):
+        msg = f"{what}= of portability.check is {value!r}; expected a mapping"
+        raise UsageError(msg)
+    return value or {}
+
+
+def _profile(value: Any) -> dict[str, int]:
+    named = _mapping("profile", value)
+    for name, size in named.items():
+        whole = isinstance(size, int) and not isinstance(size, bool)
+        if not (isinstance(name, str) and name.isidentifier() and whole):
+            msg = (
+                f"profile= of portability.check has {name!r}: {size!r}; expected the name of a "
+                "dimension and its size, an integer"
+            )
+            raise UsageError(msg)
+    return dict(named)
+
+
+def _items(value: Any, batch: int) -> float:
+    if value is None:
+        return batch
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+        msg = f"items= of portability.check is {value!r}; expected a number above 0"
+        raise UsageError(msg)
+    return value

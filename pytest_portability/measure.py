@@ -6,7 +6,7 @@ import contextlib
 import gc
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Protocol
@@ -27,10 +27,14 @@ LATENCY_S = 0.2
 LATENCY_CALLS = (5, 200)
 """Fewest and most synchronous calls; between them, as many as fit into ``LATENCY_S``."""
 
-MIN_BATCH_S = 1e-6
-"""Below this a batch is taken to last this long, so that a window has a bounded number of them."""
+MIN_TURN_S = 1e-6
+"""A batch or a unit of the yardstick is taken to last at least this long, so that a window has a
+bounded number of them."""
 
-MOST_UNITS = 1 << 20
+UNIT_CALLS = 5
+"""Single units of the yardstick to time before its windows are sized: a neighbour only ever makes
+one longer, so the least of them counts."""
+
 MIN_UNFINISHED_S = 0.005
 """A fetch that is slower than its repetition by less is a cold copy, not unfinished work."""
 
@@ -68,7 +72,7 @@ class Window:
         busy_s: process CPU time of the window on a CPU target, else None.
         yardstick_wall_s: wall time per unit of the yardstick's work around this window; None in
             the uninterrupted stretch, which has no yardstick.
-        yardstick_busy_s: CPU time per unit of the yardstick's work.
+        yardstick_busy_s: CPU time per unit of the yardstick's work on a CPU target, else None.
         switches: involuntary context switches during the window.
         faults: minor page faults during the window.
     """
@@ -137,23 +141,18 @@ class Repeat:
     @property
     def straight_rel(self) -> float:
         """Uninterrupted ÷ alternated time per batch: CPU time where known, else wall time."""
-        if not self.straight:
-            return 1.0
-        if self.busy_s is not None:
-            straight, windows = (
-                median((w.busy_s or 0.0) / w.batches for w in some)
-                for some in (self.straight, self.windows)
-            )
-        else:
-            straight, windows = (
-                median(w.wall_s / w.batches for w in some)
-                for some in (self.straight, self.windows)
-            )
-        return straight / windows if windows else 1.0
+
+        def typical(windows: tuple[Window, ...]) -> float:
+            by_wall = self.busy_s is None
+            times = (w.wall_s if by_wall else w.busy_s or 0.0 for w in windows)
+            return median(time / w.batches for time, w in zip(times, windows, strict=True))
+
+        alternated = typical(self.windows)
+        return typical(self.straight) / alternated if self.straight and alternated else 1.0
 
     @property
     def sustained_s(self) -> float:
-        """Wall seconds per batch to report: the uninterrupted figure where alternating changed it."""
+        """Wall seconds per batch to report: uninterrupted where alternating changed the figure."""
         low, high = STRAIGHT_BOUNDS
         return self.wall_s if low <= self.straight_rel <= high else self.wall_s * self.straight_rel
 
@@ -178,9 +177,14 @@ class Repeat:
 
     @property
     def yardstick_busy_s(self) -> float:
-        """Median CPU seconds of one unit of the yardstick; NaN without a yardstick."""
-        found = [w.yardstick_busy_s for w in self.windows if w.yardstick_busy_s]
-        return median(found) if found else math.nan
+        """Median seconds of one unit of the yardstick: CPU time where known, else wall time.
+
+        NaN without a yardstick.
+        """
+        busy = [w.yardstick_busy_s for w in self.windows]
+        found = busy if any(busy) else [w.yardstick_wall_s for w in self.windows]
+        known = [unit for unit in found if unit is not None and unit > 0]
+        return median(known) if known else math.nan
 
     @property
     def burst_s(self) -> float:
@@ -189,7 +193,7 @@ class Repeat:
 
     @property
     def fading_rel(self) -> float:
-        """Last third ÷ first third of the windows' wall time per batch, minus 1; needs 6 windows."""
+        """Wall time per batch, last ÷ first third of the windows, minus 1; 0 below 6 windows."""
         third = len(self.windows) // 3
         if third < 2:
             return 0.0
@@ -198,19 +202,23 @@ class Repeat:
 
     @property
     def contended(self) -> float:
-        """Share (0–1) of the yardstick's wall time that it did not have the processor."""
+        """Share (0–1) of the yardstick's wall time that it did not have the processor.
+
+        NaN where its CPU time is not known.
+        """
         pairs = [
             (w.yardstick_busy_s, w.yardstick_wall_s)
             for w in self.windows
-            if w.yardstick_busy_s is not None and w.yardstick_wall_s
+            if w.yardstick_busy_s is not None and (w.yardstick_wall_s or 0.0) > 0
         ]
         if not pairs:
             return math.nan
-        return max(0.0, 1 - sum(b for b, _ in pairs) / sum(w for _, w in pairs))
+        return max(0.0, 1 - sum(b for b, _ in pairs) / sum(w or 0.0 for _, w in pairs))
 
 
 def _ratio(pairs: list[tuple[float, float | None]]) -> float:
-    ratios = [value / unit for value, unit in pairs if unit]
+    # NaN and what a coarse clock takes for 0 are both no yardstick; neither is above 0.
+    ratios = [value / unit for value, unit in pairs if unit is not None and unit > 0]
     return median(ratios) if ratios else math.nan
 
 
@@ -337,15 +345,16 @@ class Stopwatch:
             BuildError: the clock stopped before the work was done, or ran backwards.
         """
         first = self._window(1)
+        self._build.fetch()  # the first one may load a conversion; see ``_check_finished``
         warm, steady = self._warm_up(first.wall_s)
+        self._check_finished(warm[-1])
         batches = self._batches(warm[-1])
         units = self._units()
         with _no_garbage_collection():
             windows = self._alternate(batches, units)
-            short = windows[-1].wall_s < STRAIGHT_LIMIT_S
-            straight = tuple(self._window(batches) for _ in range(STRAIGHT_WINDOWS * short))
-            latency = self._latency(windows[-1].wall_s / windows[-1].batches)
-        self._check_finished(batches)
+            long = median(w.wall_s for w in windows) >= STRAIGHT_LIMIT_S
+            straight = () if long else tuple(self._window(batches) for _ in range(STRAIGHT_WINDOWS))
+            latency = self._latency(windows)
         return Timing(
             windows=windows,
             straight=straight,
@@ -355,18 +364,27 @@ class Stopwatch:
             latency=latency,
         )
 
-    def _window(self, batches: int) -> Window:
-        clock, build = self._clock, self._build
-        switches, faults = clock.usage()
+    def _timed(self, work: Callable[[int], None], turns: int) -> tuple[float, float]:
+        """Wall and CPU seconds of ``work(turns)``."""
+        clock = self._clock
         busy, wall = clock.busy(), clock.wall()
-        for _ in range(batches):
-            build.launch()
-        build.synchronize()
+        work(turns)
         wall, busy = clock.wall() - wall, clock.busy() - busy
-        more_switches, more_faults = clock.usage()
-        if wall <= 0 or busy < 0:
-            msg = f"the clock ran backwards: {batches} batches took {wall:g} s wall, {busy:g} s CPU"
+        if not wall > 0 or not busy >= 0:
+            msg = f"the clock stood still or ran backwards: {turns} turns took {wall:g} s wall "
+            msg += f"and {busy:g} s CPU time"
             raise BuildError(msg)
+        return wall, busy
+
+    def _infer(self, batches: int) -> None:
+        for _ in range(batches):
+            self._build.launch()
+        self._build.synchronize()
+
+    def _window(self, batches: int) -> Window:
+        switches, faults = self._clock.usage()
+        wall, busy = self._timed(self._infer, batches)
+        more_switches, more_faults = self._clock.usage()
         return Window(
             batches=batches,
             wall_s=wall,
@@ -376,82 +394,68 @@ class Stopwatch:
         )
 
     def _warm_up(self, first_s: float) -> tuple[list[Window], bool]:
-        windows: list[Window] = []
-        batches = max(1, math.ceil(self._sampling.window_s / max(first_s, MIN_BATCH_S)))
-        spent = 0.0
+        windows = [self._window(self._turns(self._sampling.window_s, first_s))]
         while True:
-            window = self._window(batches)
-            windows.append(window)
-            batches = self._batches(window)
-            spent += window.wall_s
             last = [w.wall_s / w.batches for w in windows[-3:]]
             steady = len(last) == 3 and max(last) <= min(last) * (1 + self._sampling.steady_rel)
-            if steady or spent >= self._sampling.warmup_s:
+            if steady or sum(w.wall_s for w in windows) >= self._sampling.warmup_s:
                 return windows, steady
+            windows.append(self._window(self._batches(windows[-1])))
 
     def _batches(self, window: Window) -> int:
-        per_batch = max(window.wall_s / window.batches, MIN_BATCH_S)
-        return max(1, math.ceil(self._sampling.window_s / per_batch))
+        return self._turns(self._sampling.window_s, window.wall_s / window.batches)
+
+    @staticmethod
+    def _turns(length_s: float, turn_s: float) -> int:
+        return max(1, math.ceil(length_s / max(turn_s, MIN_TURN_S)))
 
     def _units(self) -> int:
-        units = 1
-        while True:
-            start = self._clock.wall()
-            self._yardstick.run(units)
-            spent = self._clock.wall() - start
-            if spent >= self._sampling.yardstick_s / 2 or units >= MOST_UNITS:
-                return max(1, round(units * self._sampling.yardstick_s / max(spent, 1e-9)))
-            units *= 2
+        self._yardstick.run(1)  # loads the library's kernels
+        unit_s = min(self._timed(self._yardstick.run, 1)[0] for _ in range(UNIT_CALLS))
+        return self._turns(self._sampling.yardstick_s, unit_s)
 
     def _alternate(self, batches: int, units: int) -> tuple[Window, ...]:
         windows: list[Window] = []
-        clock = self._clock
-        end = clock.wall() + self._sampling.seconds
-        before = self._unit(units)
-        while clock.wall() < end or len(windows) < self._sampling.min_windows:
+        end = self._clock.wall() + self._sampling.seconds
+        before = self._timed(self._yardstick.run, units)
+        while len(windows) < self._sampling.min_windows or self._clock.wall() < end:
             window = self._window(batches)
-            after = self._unit(units)
+            after = self._timed(self._yardstick.run, units)
             # The yardstick of a window is the mean of the two that enclose it: a neighbour that
             # comes or goes during the window is half in it on both sides.
-            windows.append(
-                replace(
-                    window,
-                    yardstick_wall_s=(before[0] + after[0]) / 2,
-                    yardstick_busy_s=(before[1] + after[1]) / 2,
-                )
-            )
+            wall, busy = ((a + b) / 2 / units for a, b in zip(before, after, strict=True))
+            # The host's CPU time says nothing of a yardstick that runs on an accelerator.
+            unit_busy = busy if self._on_cpu else None
+            windows.append(replace(window, yardstick_wall_s=wall, yardstick_busy_s=unit_busy))
             before = after
         return tuple(windows)
 
-    def _unit(self, units: int) -> tuple[float, float]:
-        clock = self._clock
-        busy, wall = clock.busy(), clock.wall()
-        self._yardstick.run(units)
-        return (clock.wall() - wall) / units, (clock.busy() - busy) / units
+    def _latency(self, windows: tuple[Window, ...]) -> Latency:
+        batch_s = median(w.wall_s / w.batches for w in windows)
+        if windows[0].batches == 1:  # each was a synchronous single call already
+            samples = [w.wall_s for w in windows]
+        else:
+            fewest, most = LATENCY_CALLS
+            calls = max(fewest, min(most, int(LATENCY_S / batch_s)))
+            samples = [self._timed(self._infer, 1)[0] for _ in range(calls)]
+        p50, p90, p99 = (float(p) for p in np.percentile(samples, [50, 90, 99]))
+        return Latency(p50_s=p50, p90_s=p90, p99_s=p99, calls=len(samples))
 
-    def _latency(self, batch_s: float) -> Latency:
-        calls = max(LATENCY_CALLS[0], min(LATENCY_CALLS[1], int(LATENCY_S / max(batch_s, 1e-9))))
-        samples = []
-        for _ in range(calls):
-            start = self._clock.wall()
-            self._build.launch()
-            self._build.synchronize()
-            samples.append(self._clock.wall() - start)
-        p50, p90, p99 = np.percentile(samples, [50, 90, 99])
-        return Latency(p50_s=float(p50), p90_s=float(p90), p99_s=float(p99), calls=calls)
+    def _check_finished(self, window: Window) -> None:
+        """Raise if fetching waits for work that the synchronisation should have waited for.
 
-    def _check_finished(self, batches: int) -> None:
-        """Raise if fetching waits for work that the synchronisation should have waited for."""
-        window = self._window(batches)
-        fetches = []
+        Args:
+            window: the latest one; nothing was launched since.
+        """
+        waits = []
         for _ in range(2):
             start = self._clock.wall()
             self._build.fetch()
-            fetches.append(self._clock.wall() - start)
-        waited = fetches[0] - fetches[1]
+            waits.append(self._clock.wall() - start)
+        waited = waits[0] - waits[1]
         if waited > max(window.wall_s, MIN_UNFINISHED_S):
             msg = (
-                f"the clock stopped before the work was done: {batches} batches took "
+                f"the clock stopped before the work was done: {window.batches} batches took "
                 f"{window.wall_s:.3g} s up to synchronize(), then fetch() waited {waited:.3g} s "
                 "for them; make the runtime's synchronize() wait for every launch"
             )
@@ -461,8 +465,10 @@ class Stopwatch:
 @contextlib.contextmanager
 def _no_garbage_collection() -> Iterator[None]:
     gc.collect()
+    enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        gc.enable()
+        if enabled:
+            gc.enable()

@@ -330,7 +330,13 @@ def _unfaithful(
     if allowed < accepted < math.inf:
         notes.append(f"an error of {accepted:.2g} against the reference was recorded on purpose")
         allowed = accepted * (1 + SKETCH_REL)
-    return reference.differences.failures(allowed, "the reference")
+    empty = [
+        f"output {d.name!r}: all {d.elements} elements are NaN or infinite, in the reference too: "
+        "nothing can be compared"
+        for d in reference.differences.outputs
+        if d.elements and d.nonfinite == d.elements and not d.misplaced
+    ]
+    return (*empty, *reference.differences.failures(allowed, "the reference"))
 
 
 def _same_model(

@@ -8,11 +8,10 @@ runtime is imported inside functions that only a measuring run calls.
 
 from __future__ import annotations
 
-import base64
-import pickle
-import re
+import os
 import warnings
 from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
@@ -20,27 +19,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_portability import settings
-from pytest_portability.errors import PortabilityError, PortabilityWarning, UsageError
+from pytest_portability import selection, settings
+from pytest_portability.errors import PortabilityError, PortabilityWarning
 
 if TYPE_CHECKING:
+    from pytest_portability.compare import Comparison
     from pytest_portability.fixture import Portability
-    from pytest_portability.pipeline import Ask, Item, Result
+    from pytest_portability.pipeline import Item, Pipeline
     from pytest_portability.report import Entry
     from pytest_portability.run import Absentee, Discovery
     from pytest_portability.runtimes import Runtime
+    from pytest_portability.servers import Servers
     from pytest_portability.settings import Setting
 
 UPDATE = "--update-baselines"
-VENDORS = ("nvidia", "amd", "intel", "apple", "qualcomm", "microsoft", "cpu")
-PLATFORMS = ("cuda", "rocm", "xpu", "mps", "directml", "webgpu", "coreml", "qnn")
-FAMILIES = ("torch", "onnxruntime", "openvino")
-ARCHITECTURE = re.compile(r"\b(?:sm_\d+[a-z]?|gfx[0-9a-f]{3,}|xe[\w-]*|x86_64|aarch64|arm64)\b")
-"""Names in a ``-m`` expression that look like an architecture: pytest 9 with ``--strict-markers``
-refuses a name there that nobody registered, and which ones exist depends on the runner."""
-
-owned_key = pytest.StashKey[bool]()
-"""Present when ``--update-baselines`` is ours, so that it implies ``--portability``."""
+update_key = pytest.StashKey["pytest.Parser | None"]()
+"""Present when ``--update-baselines`` was given; None where it is certain whose flag that is."""
 
 # --- options -----------------------------------------------------------------------------------
 
@@ -84,39 +78,40 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_load_initial_conftests(
     early_config: pytest.Config, parser: pytest.Parser, args: list[str]
 ) -> Generator[None, object, object]:
-    """Register ``--update-baselines`` once every initial conftest had the chance to own the name.
+    """Take ``--update-baselines`` out of the arguments, unless an initial conftest owns the name.
 
-    Many projects define that very flag in a conftest; registering it first would break each of
-    their runs, even those that never use it.
+    Many projects define that very flag in a conftest. An option of ours would break each of their
+    runs; so there is none, except where help is asked for and it has to be shown.
     """
     result = yield
-    if {"-h", "--help", UPDATE}.intersection(args):
-        try:
+    asks_help = bool({"-h", "--help"}.intersection(args))
+    if UPDATE in args or asks_help:
+        ours = not _knows(parser, UPDATE)
+        if UPDATE in args:
+            early_config.stash[update_key] = parser if ours else None
+        if ours:
+            args[:] = [arg for arg in args if arg != UPDATE]
+        if ours and asks_help:
             parser.getgroup("portability").addoption(
                 UPDATE,
                 action="store_true",
-                default=False,
+                dest="portability_update",
                 help="write what was measured as the new records; implies --portability",
             )
-        except ValueError:
-            return result  # the project's own flag: honoured when --portability is given
-        early_config.stash[owned_key] = True
     return result
 
 
-def _updating(config: pytest.Config) -> bool:
-    return bool(config.getoption("update_baselines", default=False))
-
-
-def _enabled(config: pytest.Config) -> bool:
-    return bool(config.getoption("portability")) or (
-        owned_key in config.stash and _updating(config)
-    )
+def _knows(parser: pytest.Parser, flag: str) -> bool:
+    try:
+        return flag not in parser.parse_known_and_unknown_args([flag])[1]
+    except (pytest.UsageError, SystemExit):
+        return True  # it wants an argument
 
 
 # --- set-up ------------------------------------------------------------------------------------
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Register markers; set up the run if it measures."""
     config.addinivalue_line(
@@ -124,10 +119,18 @@ def pytest_configure(config: pytest.Config) -> None:
         "portability(batches, precisions, targets, runtimes, tolerance, parity, seconds, known): "
         "how the portability fixture builds and judges the model of this test",
     )
-    expression = str(config.getoption("markexpr", default="") or "")
-    for name in sorted({*VENDORS, *PLATFORMS, *FAMILIES, *ARCHITECTURE.findall(expression)}):
+    for name in selection.names(config.getoption("markexpr", default="") or ""):
         _register(config, name)
-    if not _enabled(config):
+    if update_key in config.stash:
+        if config.getoption("portability"):
+            config.stash[update_key] = None  # no doubt whose flag it is
+        # Among the options xdist hands both to the workers, which see no flag of ours.
+        config.option.portability |= config.stash[update_key] is not None
+        config.option.portability_update = True
+    if config.getoption("portability_accept") and not _updating(config):
+        msg = f"--portability-accept says why a worse record is written: only with {UPDATE}"
+        raise pytest.UsageError(msg)
+    if not config.getoption("portability"):
         return
     try:
         hooks = RunHooks(config)
@@ -135,6 +138,10 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(str(exc)) from exc
     config.stash[run_key] = hooks
     config.pluginmanager.register(hooks, "portability-run")
+
+
+def _updating(config: pytest.Config) -> bool:
+    return bool(config.getoption("portability_update", default=False))
 
 
 def _register(config: pytest.Config, name: str) -> None:
@@ -147,7 +154,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrize a test that asks for the fixture over what it is to be built for."""
     hooks = metafunc.config.stash.get(run_key, None)
     if "portability" in metafunc.fixturenames and hooks is not None:
-        hooks.parametrize(metafunc)
+        try:
+            hooks.parametrize(metafunc)
+        except PortabilityError as exc:
+            raise pytest.Collector.CollectError(str(exc)) from exc
 
 
 @pytest.fixture
@@ -162,7 +172,10 @@ def portability(request: pytest.FixtureRequest) -> Portability:
         pytest.skip("needs --portability")
     from pytest_portability.fixture import Portability
 
-    return Portability(hooks, request.node, request.param)
+    if not hasattr(request, "param"):
+        pytest.fail("portability is an argument of a test or fixture, not of getfixturevalue()")
+    node, item = request.node, request.param
+    return Portability(hooks, node, name=_name(node), marker=_marker(node), item=item)
 
 
 # --- the run -----------------------------------------------------------------------------------
@@ -172,65 +185,72 @@ class RunHooks:
     """The hooks of a run that measures; one on every xdist worker, one on the controller."""
 
     def __init__(self, config: pytest.Config) -> None:
-        from pytest_portability import report, run, servers
+        from pytest_portability import ledger, report, run
+        from pytest_portability.report import terminal
 
         self._config = config
         self._worker: str = getattr(config, "workerinput", {}).get("workerid", "")
-        root = config.rootpath / self.setting("baselines").value
-        updates = run.Updates(directory=root, accept=config.getoption("portability_accept"))
-        self._updates = updates if _updating(config) else None
-        self._servers = servers.Servers()
-        self._baselines = root
-        self._claims = run.Claims()
-        census = run.census(root)
-        self.report = report.Report(recorded=census.targets)
+        for name in settings.DECLARED:
+            self.setting(name)  # a value that is not valid ends the run before it begins
+        self._baselines = config.rootpath / self.setting("baselines").value
+        accept = config.getoption("portability_accept").strip()
+        updates = ledger.Updates(directory=self._baselines, accept=accept)
+        self.updates = updates if _updating(config) else None
+        self.claims = ledger.Claims()
+        self._begun: set[tuple[str, str]] = set()
+        self._headed = self._several = False
+        census = run.census(self._baselines)
+        self.report = report.Report(recorded=census.targets, problems=[*census.unreadable])
+        self._ledger = ledger.Ledger(self.report, self.updates)
+        shown = config.pluginmanager.hasplugin("terminalreporter")
+        self._progress = terminal.Progress(config.get_terminal_writer() if shown else None)
         for arch in sorted(census.architectures):
             _register(config, arch)
 
     # -- settings and discovery
 
-    def setting(self, name: str, marker: Mapping[str, Any] | None = None) -> Setting[Any]:
+    def setting(
+        self, name: str, marker: Mapping[str, Any] | None = None, where: str = ""
+    ) -> Setting[Any]:
         """A setting from default, ini file, command line and marker."""
         declared = settings.DECLARED[name]
-        option = None
-        if declared.option:
-            option = self._config.getoption(declared.option.lstrip("-").replace("-", "_"))
         ini = self._config.getini(declared.ini) if name != "known" else None
-        return settings.resolve(name, ini=ini, option=option, marker=marker)
+        given = self._given(declared)
+        return settings.resolve(name, ini=ini, option=given, marker=marker, where=where)
+
+    def _given(self, declared: settings.Declared) -> Any:
+        name = declared.option.lstrip("-").replace("-", "_")
+        return self._config.getoption(name) if name else None
+
+    @cached_property
+    def _servers(self) -> Servers:
+        from pytest_portability import servers
+
+        return servers.Servers()
 
     @cached_property
     def registered(self) -> Sequence[Runtime]:
         """Runtimes that conftests and plugins add."""
-        from pytest_portability.runtimes import Runtime
+        from pytest_portability import run
 
-        found = [
-            r
-            for many in self._config.hook.pytest_portability_runtimes(config=self._config)
-            for r in many
-        ]
-        for runtime in found:
-            if not isinstance(runtime, Runtime):
-                msg = f"pytest_portability_runtimes gave {runtime!r}, which lacks what Runtime has"
-                raise UsageError(msg)
-        return found
+        hook = self._config.hook.pytest_portability_runtimes
+        return run.registered_runtimes(hook(config=self._config))
 
     @cached_property
     def discovery(self) -> Discovery:
         """What hardware is here; asked once, in child processes."""
-        from pytest_portability import run, targets
+        from pytest_portability import run
 
-        found = run.discover(self._servers, self.registered, self._conftests)
-        if not self._worker:
-            targets.require(found.targets, found.absents, self.setting("require").value)
-        self.report.targets, self.report.absents = found.targets, found.absents
+        found = run.discover(self._servers, self.registered, self.modules)
+        self.report.found(found.targets, found.absents)
         return found
 
     @property
-    def _conftests(self) -> list[ModuleType]:
-        plugins = self._config.pluginmanager.get_plugins()
+    def modules(self) -> list[ModuleType]:
+        """The conftests, which children cannot import."""
         return [
             plugin
-            for plugin in plugins
+            for plugin in self._config.pluginmanager.get_plugins()
             if isinstance(plugin, ModuleType)
             and Path(getattr(plugin, "__file__", None) or "").name == "conftest.py"
         ]
@@ -240,16 +260,21 @@ class RunHooks:
         from pytest_portability import run
 
         where = f" of {metafunc.definition.nodeid}"
-        marker = _marker(metafunc.definition, where)
-        chosen = run.items(
+        marker = _marker(metafunc.definition)
+        chosen = {
+            declared.name: self.setting(declared.name, marker, where).value
+            for declared in settings.DECLARED.values()
+            if declared.marker
+        }
+        found = run.items(
             self.discovery,
             self.registered,
-            patterns=self.setting("targets", marker).value,
-            names=self.setting("runtimes", marker).value,
-            precisions=self.setting("precisions", marker).value,
-            batches=self.setting("batches", marker).value,
+            patterns=chosen["targets"],
+            names=chosen["runtimes"],
+            precisions=chosen["precisions"],
+            batches=chosen["batches"],
         )
-        params = [self._param(item) for item in chosen]
+        params = [self._param(item) for item in found]
         metafunc.parametrize("portability", params, indirect=True)
 
     def _param(self, item: Item | Absentee) -> Any:
@@ -257,133 +282,76 @@ class RunHooks:
 
         if isinstance(item, Absentee):
             return pytest.param(item, id=item.id, marks=pytest.mark.skip(reason=item.reason))
-        names = item.markers
-        for name in names:
+        for name in item.markers:
             _register(self._config, name)
-        return pytest.param(item, id=item.id, marks=[getattr(pytest.mark, n) for n in names])
+        marks = [getattr(pytest.mark, name) for name in item.markers]
+        return pytest.param(item, id=item.id, marks=marks)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collection(self) -> Generator[None, object, object]:
+        """Refuse to go on without a required target, or with a flag that two of us want."""
+        result = yield
+        parser = self._config.stash.get(update_key, None)
+        if parser is not None and _knows(parser, UPDATE):
+            raise pytest.UsageError(selection.TOO_LATE)
+        # Several workers may be several machines: what they have together is known at the end.
+        here = "discovery" in self.__dict__ and not self._worker
+        if here and (lacks := self.report.lacks(self.setting("require").value)):
+            raise pytest.UsageError(lacks)
+        return result
 
     # -- one item
 
-    def ask(self, node: pytest.Item, item: Item, **given: Any) -> Ask:
-        """Everything a test asks for, with settings and defaults filled in."""
-        from pytest_portability.pipeline import Ask
-
-        marker = _marker(node, f" of {node.nodeid}")
-        options = given["options"] or {}
-        runtime = item.runtime
-        name = given["name"] or node.originalname.removeprefix("test_")  # type: ignore[attr-defined]
-        environment: dict[str, str] = {}
-        self._config.hook.pytest_portability_environment(
-            config=self._config, environment=environment
-        )
-        return Ask(
-            name=name,
-            model=self._located(node, given["model"]),
-            inputs=given["inputs"],
-            metric=given["metric"],
-            reference=given["reference"],
-            config={str(k): str(v) for k, v in (given["config"] or {}).items()},
-            profile=given["profile"] or {},
-            options={**options.get(runtime.family, {}), **options.get(runtime.name, {})},
-            items=given["items"] or item.batch,
-            unit=given["unit"],
-            tolerance=self._on_target("tolerance", marker, item),
-            parity=self._on_target("parity", marker, item),
-            seconds=self.setting("seconds", marker).value,
-            repeats=self.setting("repeats").value,
-            time_limit_s=self.setting("time_limit").value,
-            environment=environment,
-            by_value=[node.module, *self._conftests],  # type: ignore[attr-defined]
-        )
-
-    def _on_target(self, name: str, marker: Mapping[str, Any], item: Item) -> Setting[Any]:
-        return settings.on_target(self.setting(name, marker), item.target.id, self.setting(name))
-
-    def _located(self, node: pytest.Item, model: Any) -> Any:
-        if not isinstance(model, (str, Path)):
-            return model
-        beside = node.path.parent / model
-        return beside if beside.exists() else self._config.rootpath / model
+    @property
+    def root(self) -> Path:
+        """Where paths of models start that are not beside the test."""
+        return self._config.rootpath
 
     @cached_property
-    def _pipeline(self) -> Any:
+    def pipeline(self) -> Pipeline:
+        """The flow, made when the first item is measured."""
         from pytest_portability import pipeline, run
 
         return pipeline.Pipeline(
             self._servers,
             self._baselines,
-            recording=self._updates is not None,
-            commit=run.commit_of(self._config.rootpath),
-            progress=self._progress,
+            recording=self.updates is not None,
+            commit=run.commit_of(self.root),
+            progress=self._progress.show,
         )
 
-    def check(self, node: pytest.Item, item: Item, ask: Ask) -> Result:
-        """Run the flow, keep the entry for the report, and give the item its outcome."""
-        from pytest_portability.report import Entry
+    def environment(self) -> dict[str, str]:
+        """Variables that hooks want."""
+        found: dict[str, str] = {}
+        self._config.hook.pytest_portability_environment(config=self._config, environment=found)
+        return found
 
+    def causes(self, comparison: Comparison) -> list[Any]:
+        """What hooks say about a comparison."""
+        hook: Any = self._config.hook.pytest_portability_causes
+        return list(hook(config=self._config, comparison=comparison))
+
+    def again(self, nodeid: str) -> tuple[str, ...]:
+        """Arguments that measure this item again, from where pytest was called."""
+        given = [(d, self._given(d)) for d in settings.DECLARED.values()]
+        here = self._config.invocation_params.dir
+        return selection.again(given, nodeid, os.path.relpath(self.root, here))
+
+    def keep(self, node: pytest.Item, entry: Entry) -> None:
+        """Have an entry travel with the item's next report."""
+        node.stash.setdefault(entries_key, []).append(replace(entry, worker=self._worker))
+
+    def end(self, outcome: str, text: str) -> None:
+        """Give the test its outcome: ``pass``, ``warn``, ``fail``, ``skip`` or ``xfail``."""
         __tracebackhide__ = True
-        self._claims.claim(ask.key(item), node.nodeid)
-        result: Result = self._pipeline.check(item, ask)
-        added = self._config.hook.pytest_portability_causes(
-            config=self._config, comparison=result.comparison
-        )
-        entry = Entry(
-            nodeid=node.nodeid,
-            key=result.key,
-            comparison=result.comparison,
-            causes=(*(cause for causes in added for cause in causes), *result.causes),
-            measurement=result.measurement,
-            worker=self._worker,
-        )
-        node.stash.setdefault(entries_key, []).append(entry)
-        self._judge(node, item, entry, result)
-        return result
-
-    def _judge(self, node: pytest.Item, item: Item, entry: Entry, result: Result) -> None:
-        from pytest_portability import compare
-        from pytest_portability.compare import Verdict
-        from pytest_portability.report import terminal
-
-        __tracebackhide__ = True
-        comparison = entry.comparison
-        known = self.setting("known", _marker(node, f" of {node.nodeid}"))
-        expected = settings.on_target(
-            known, item.target.id, settings.Setting(None, "default")
-        ).value
-        text = terminal.failure(entry, log=result.log)
-        if comparison.verdict is Verdict.SKIPPED:
-            pytest.skip(comparison.reason)
-        if isinstance(expected, settings.Known):
-            if comparison.verdict is expected.verdict:
-                pytest.xfail(f"known {expected.verdict.value}: {expected.reason}")
-            pytest.fail(
-                f"known={{...}} on the marker expects {expected.verdict.value} here "
-                f"({expected.reason}), and this is {text}",
-                pytrace=False,
-            )
-        if self._updates is not None and self._updates.allows(comparison):
-            return
-        outcome = compare.outcome(
-            comparison.verdict,
-            missing=self.setting("missing").value,
-            inconclusive=self.setting("inconclusive").value,
-        )
-        if outcome == "fail":
-            pytest.fail(text, pytrace=False)
         if outcome == "warn":
-            warnings.warn(PortabilityWarning(text), stacklevel=2)
-
-    def _progress(self, text: str) -> None:
-        """Show what is being measured after the line on a terminal; a log stays quiet."""
-        reporter: Any = self._config.pluginmanager.get_plugin("terminalreporter")
-        if reporter is None or self._worker or not reporter.isatty:
-            return
-        writer = self._config.get_terminal_writer()
-        room = writer.fullwidth - writer.width_of_current_line - 1
-        # Save the cursor, clear to the end of the line, write, restore: pytest's own line stays.
-        shown = f" {text}"[: max(room, 0)]
-        writer._file.write(f"\x1b7\x1b[K{shown}\x1b8")  # noqa: SLF001 - keeps the writer's column
-        writer.flush()
+            warnings.warn(PortabilityWarning(text), stacklevel=3)  # the line of the test
+        elif outcome == "fail":
+            pytest.fail(text, pytrace=False)
+        elif outcome == "skip":
+            pytest.skip(text)
+        elif outcome == "xfail":
+            pytest.xfail(text)
 
     # -- the end of an item, on the worker and on the controller
 
@@ -392,65 +360,106 @@ class RunHooks:
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Attach what was measured to the report, as text that xdist can carry."""
+        from pytest_portability import ledger
+
         report = yield
+        asked = getattr(getattr(item, "callspec", None), "params", {}).get("portability")
+        if asked is None:
+            return report
         entries = item.stash.get(entries_key, None)
-        if call.when == "call" and entries:
-            packed = base64.b64encode(pickle.dumps(entries)).decode()
-            report.portability_entries = packed  # type: ignore[attr-defined] # xdist carries it
+        if entries is None and call.excinfo is not None:
+            reason = str(call.excinfo.value) or call.excinfo.typename
+            skipped = report.skipped and not hasattr(report, "wasxfail")
+            entry = ledger.unmeasured(item.nodeid, _name(item), asked, reason, skipped=skipped)
+            entries = [replace(entry, worker=self._worker)]
+        elif entries and report.skipped and isinstance(report.longrepr, tuple):
+            # pytest would name the line in this file, and fold items of different tests into one.
+            path, line, _ = item.reportinfo()
+            report.longrepr = (str(path), (line or 0) + 1, report.longrepr[2])
+        if entries:
+            report.portability_entries = ledger.packed(entries)  # type: ignore[attr-defined] # xdist's way
+            item.stash[entries_key] = []
+        if call.when == "teardown" and entries_key in item.stash:
+            del item.stash[entries_key]
         return report
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Collect entries and write records; on the controller only, so that each is written once."""
-        packed = getattr(report, "portability_entries", "")
-        if self._worker or not packed:
-            return
-        for entry in pickle.loads(base64.b64decode(packed)):
-            try:
-                self._claims.claim(entry.key, entry.nodeid)
-            except UsageError as exc:
-                report.outcome, report.longrepr = "failed", str(exc)
-                continue
-            self.report.entries.append(self._updates.apply(entry) if self._updates else entry)
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_logreport(
+        self, report: pytest.TestReport
+    ) -> Generator[None, object, object]:
+        """Collect entries and write records, on the controller: each is written once.
+
+        Before anybody counts the report, because what cannot be written fails its item.
+        """
+        if not self._worker:
+            self._take(report)
+        return (yield)
+
+    def _take(self, report: pytest.TestReport) -> None:
+        from pytest_portability import ledger
+
+        who = (report.nodeid, getattr(report, "worker_id", ""))
+        if report.when == "setup" and who in self._begun:
+            self.report.forget(*who)  # pytest-rerunfailures runs it once more
+        self._begun.add(who)
+        entries = ledger.unpacked(getattr(report, "portability_entries", ""))
+        if problems := [text for entry in entries or () if (text := self._ledger.take(entry))]:
+            if report.failed:
+                report.sections.append(("portability", "\n".join(problems)))
+            else:
+                vars(report).pop("wasxfail", None)
+                report.outcome, report.longrepr = "failed", "\n".join(problems)
 
     # -- the whole run
 
-    def pytest_report_collectionfinish(self, config: pytest.Config) -> str | None:
+    def pytest_report_collectionfinish(self) -> str | None:
         """Say what is here, once it is known."""
         from pytest_portability.report import terminal
 
-        return terminal.header(self.report) if "discovery" in self.__dict__ else None
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Write the reports; a run that measured nothing is never green."""
-        if self._worker:
-            config: Any = self._config
-            config.workeroutput["portability"] = self._packed_discovery()
-            return
-        if self._config.getoption("collectonly"):
-            return
-        self._config.hook.pytest_portability_report(config=self._config, report=self.report)
-        for kind, path in self.setting("report").value:
-            self._write(kind, self._config.rootpath / path)
-        if session.exitstatus == pytest.ExitCode.OK and not self.report.measured:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-    def _packed_discovery(self) -> str:
-        found = (self.report.targets, self.report.absents)
-        return base64.b64encode(pickle.dumps(found)).decode()
+        self._headed = "discovery" in self.__dict__
+        return terminal.header(self.report) if self._headed else None
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
         """Learn from a finished xdist worker what hardware it has."""
-        packed = getattr(node, "workeroutput", {}).get("portability", "")
-        if packed:
-            self.report.found(*pickle.loads(base64.b64decode(packed)))
+        from pytest_portability import ledger
 
-    def _write(self, kind: str, path: Path) -> None:
-        from pytest_portability.report import json
+        if found := ledger.unpacked(getattr(node, "workeroutput", {}).get("portability", "")):
+            self._several = True
+            self.report.found(*found)
 
-        {"json": json.write}[kind](self.report, path)
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Write the reports; a run that measured nothing is never green."""
+        from pytest_portability import ledger
+
+        config: Any = self._config
+        if self._worker:
+            config.workeroutput["portability"] = ledger.packed(
+                (self.report.targets, self.report.absents)
+            )
+            return
+        if config.getoption("collectonly"):
+            return
+        if self._several and (lacks := self.report.lacks(self.setting("require").value)):
+            self.report.problems.append(lacks)
+        self._write_reports()
+        if session.exitstatus == pytest.ExitCode.OK and self.report.complaints:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _write_reports(self) -> None:
+        from pytest_portability import report, run
+
+        facts = run.session(run.commit_of(self.root), pytest.__version__)
+        self.report.session = {**facts, **self.report.session}
+        try:
+            hook = self._config.hook.pytest_portability_report
+            hook(config=self._config, report=self.report)
+        except Exception as exc:  # noqa: BLE001 - a conftest's mistake must not lose the report
+            text = f"hook pytest_portability_report raised {type(exc).__name__}: {exc}"
+            self.report.problems.append(text)
+        for kind, path in self.setting("report").value:
+            report.write(self.report, kind, self.root / path)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the table."""
@@ -459,28 +468,34 @@ class RunHooks:
         if self._config.getoption("collectonly"):
             return
         terminalreporter.section("portability")
+        if not self._headed:
+            terminalreporter.write_line(terminal.header(self.report))
         for line in terminal.lines(self.report):
             terminalreporter.write_line(line)
-        if not self.report.measured:
-            terminalreporter.write_line(
-                "portability: nothing was measured, so this run is not green; "
-                "see the reasons of the skips with -rs",
-                red=True,
-            )
+        for complaint in self.report.complaints:
+            terminalreporter.write_line(f"portability: {complaint}", red=True)
 
     def pytest_unconfigure(self) -> None:
         """End the processes the run started."""
-        self._servers.close()
+        self._progress.close()
+        if "_servers" in self.__dict__:
+            self._servers.close()
 
 
 run_key = pytest.StashKey[RunHooks]()
 entries_key = pytest.StashKey["list[Entry]"]()
+"""What an item measured and no report carries yet."""
 
 
-def _marker(node: Any, where: str) -> Mapping[str, Any]:
+def _name(node: Any) -> str:
+    name: str = getattr(node, "originalname", node.name)
+    return name.removeprefix("test_")
+
+
+def _marker(node: Any) -> Mapping[str, Any]:
     """The portability marker's arguments, the closest marker winning argument by argument."""
     merged: dict[str, Any] = {}
     for marker in node.iter_markers("portability"):
-        settings.check_marker(marker.args, marker.kwargs, where)
+        settings.check_marker(marker.args, marker.kwargs, f" of {node.nodeid}")
         merged = {**marker.kwargs, **merged}
     return merged

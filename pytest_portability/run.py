@@ -1,22 +1,28 @@
-"""One measuring run: what is here, which items that makes, and which records get written."""
+"""One measuring run: what is here, and which items that makes.
+
+Knows nothing of pytest: what hooks answered comes in as plain values.
+"""
 
 from __future__ import annotations
 
+import platform
+import re
 import subprocess
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from fnmatch import fnmatchcase
+from importlib import metadata
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
-from pytest_portability import compare, records, runtimes, targets, worker, yardstick
-from pytest_portability.compare import Comparison
+from pytest_portability import records, runtimes, targets, worker, yardstick
+from pytest_portability.attribute import KINDS, Cause
 from pytest_portability.errors import PortabilityError, RecordError, UsageError
 from pytest_portability.pipeline import Item
-from pytest_portability.records import Accepted, Key, Record
-from pytest_portability.report import Entry
+from pytest_portability.records import Key, Record
 from pytest_portability.runtimes import Runtime
 from pytest_portability.servers import Servers
 from pytest_portability.targets import Absent, Device, Target
@@ -86,10 +92,17 @@ def _reason(exc: PortabilityError) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Absentee:
-    """An item that cannot be measured here, with the reason it skips with."""
+    """An item that cannot be measured here, with the reason it skips with.
+
+    Attributes:
+        target: id of the target, or the pattern that none matches.
+        runtime: the one asked for that is not here, empty where the target is not.
+    """
 
     id: str
     reason: str
+    target: str
+    runtime: str = ""
 
 
 def items(
@@ -100,7 +113,7 @@ def items(
     names: Sequence[str] | None,
     precisions: Sequence[str],
     batches: Sequence[int],
-) -> Iterator[Item | Absentee]:
+) -> Sequence[Item | Absentee]:
     """What a test is to be built for: targets × runtimes × precisions × batches.
 
     Args:
@@ -111,33 +124,65 @@ def items(
         precisions: numeric modes asked for.
         batches: batch sizes asked for.
 
+    Returns:
+        Never empty: what cannot be had is an ``Absentee``. None is there twice.
+
     Raises:
         UsageError: a runtime that does not exist.
     """
+    for name in names or ():
+        if not _is_pattern(name):
+            runtimes.load(name, registered)
     chosen = targets.select(found.targets, patterns)
-    for pattern in patterns or ():
-        if pattern != "all" and not any(targets.matches(t, pattern) for t in chosen):
-            yield Absentee(id=f"{pattern}-not-here", reason=_no_target(found, pattern))
-    own = [runtime.name for runtime in registered]
-    asked = names if names is not None else (*DEFAULT_RUNTIMES, *own)
+    nowhere = [
+        pattern
+        for pattern in dict.fromkeys(patterns or ())
+        if pattern != "all" and not any(targets.matches(t, pattern) for t in chosen)
+    ]
+    made: list[Item | Absentee] = [
+        Absentee(id=f"{pattern}-not-here", reason=_no_target(found, pattern), target=pattern)
+        for pattern in nowhere or (() if chosen else ("all",))
+    ]
+    asked = names if names is not None else (*DEFAULT_RUNTIMES, *(r.name for r in registered))
     for target in chosen:
-        for pattern in asked:
-            matching = sorted(n for n in target.handles if fnmatchcase(n, pattern))
-            if not matching and names is not None:
-                runtimes.load(pattern, registered) if not _is_pattern(pattern) else None
-                reason = _no_runtime(found, target, pattern)
-                yield Absentee(id=f"{target.id}-{pattern}-not-here", reason=reason)
-            for name in matching:
-                runtime = runtimes.load(name, registered)
-                for precision in precisions:
-                    for batch in batches:
-                        yield Item(
-                            target=target,
-                            runtime=runtime,
-                            precision=precision,
-                            batch=batch,
-                            named=names is not None,
-                        )
+        handled, absent = _handled(found, target, asked, named=names is not None)
+        made += absent
+        made += [
+            Item(
+                target=target,
+                runtime=runtimes.load(name, registered),
+                precision=precision,
+                batch=batch,
+                named=names is not None,
+            )
+            for name in handled
+            for precision in dict.fromkeys(precisions)
+            for batch in dict.fromkeys(batches)
+        ]
+    return made
+
+
+def _handled(
+    found: Discovery, target: Target, asked: Sequence[str], *, named: bool
+) -> tuple[list[str], list[Absentee]]:
+    """Runtimes of a target among those asked for, each once, and what is missing of them."""
+    matching = {
+        pattern: sorted(n for n in target.handles if fnmatchcase(n, pattern)) for pattern in asked
+    }
+    handled = list(dict.fromkeys(name for names in matching.values() for name in names))
+    # Of the default runtimes some are always missing; only none at all is worth a word.
+    missing = [p for p, names in matching.items() if not names] if named else []
+    if not named and not handled:
+        missing = ["runtime"]
+    return handled, [
+        Absentee(
+            id=f"{target.id}-{pattern}-not-here",
+            reason=_no_runtime(found, target, pattern),
+            target=target.id,
+            runtime=pattern,
+        )
+        for pattern in missing
+    ]
 
 
 def _is_pattern(text: str) -> bool:
@@ -145,7 +190,7 @@ def _is_pattern(text: str) -> bool:
 
 
 def _no_target(found: Discovery, pattern: str) -> str:
-    here = ", ".join(t.id for t in found.targets) or "none"
+    here = ", ".join(f"{t.id} ({t.platform}, {t.arch})" for t in found.targets) or "none"
     why = "; ".join(f"{a.name}: {a.reason}" for a in found.absents)
     return f"no target here matches {pattern!r}; here: {here}" + (f"; not here: {why}" * bool(why))
 
@@ -168,122 +213,132 @@ def commit_of(directory: Path) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Updates:
-    """What ``--update-baselines`` does, by the one table in ``compare``.
-
-    Attributes:
-        directory: of the records.
-        accept: reason for writing worse figures, empty if none was given.
-    """
-
-    directory: Path
-    accept: str = ""
-
-    def allows(self, comparison: Comparison) -> bool:
-        """Whether the comparison may be written, so that its item passes."""
-        return compare.writes(comparison, accepted=bool(self.accept)) != "no"
-
-    def apply(self, entry: Entry) -> Entry:
-        """Write the entry's record if the table says so; the entry says what was done."""
-        comparison = entry.comparison
-        record, baseline = comparison.record, comparison.baseline
-        what = compare.writes(comparison, accepted=bool(self.accept))
-        if record is None:
-            return replace(entry, update="")
-        if what == "no":
-            return replace(entry, update=f"refused: {_refusal(comparison)}")
-        if what == "facts" and baseline is not None:
-            record = _refreshed(baseline, record)
-        else:
-            record = self._with_history(record, comparison)
-        path = records.path_of(self.directory, entry.key.model, entry.key.target)
-        try:
-            wrote = records.write(path, {entry.key: record})
-        except RecordError as exc:
-            return replace(entry, update=f"refused: {exc}")
-        done = "refreshed" if what == "facts" else "written"
-        return replace(entry, update=done if wrote else "unchanged")
-
-    def _with_history(self, record: Record, comparison: Comparison) -> Record:
-        baseline = comparison.baseline
-        if baseline is None:
-            return record
-        accepted = baseline.accepted
-        if compare.POLICY[comparison.verdict].update != "yes" and self.accept:
-            accepted += (
-                Accepted(
-                    date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-                    reason=self.accept,
-                    verdict=comparison.verdict.value,
-                    before=baseline.figures.throughput,
-                    after=record.figures.throughput,
-                ),
-            )
-        return replace(record, accepted=accepted)
-
-
-def _refusal(comparison: Comparison) -> str:
-    verdict = comparison.verdict
-    if compare.POLICY[verdict].update == "never":
-        return f"{verdict.value} is never recorded"
-    return f'{verdict.value} needs --portability-accept="why"'
-
-
-def _refreshed(baseline: Record, record: Record) -> Record:
-    """The baseline with the facts that changed at no cost; its figures stay what they were."""
-    return replace(
-        baseline,
-        toolchain=record.toolchain,
-        options=record.options,
-        providers=record.providers,
-        threads=record.threads,
-        graph_breaks=record.graph_breaks,
-        compiled=record.compiled,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Census:
     """What the baselines directory holds.
 
     Attributes:
         targets: target id → number of records.
-        architectures: of those targets.
+        architectures: of those targets, as names that a marker can have.
+        unreadable: what is wrong with the files that cannot be read, one message each.
     """
 
     targets: Counter[str]
     architectures: frozenset[str]
+    unreadable: tuple[str, ...]
 
 
 def census(directory: Path) -> Census:
-    """Count the records below a directory.
-
-    Raises:
-        RecordError: one of the files cannot be read as it is.
-    """
-    known = records.read_all(directory)
+    """Count the records below a directory; a file that cannot be read does not hide the others."""
+    known: dict[Key, Record] = {}
+    unreadable = []
+    for path in sorted(directory.glob("*/*.toml")):
+        try:
+            known.update(records.read(path))
+        except RecordError as exc:
+            unreadable.append(str(exc))
     return Census(
         targets=Counter(key.target for key in known),
-        architectures=frozenset(record.arch for record in known.values()),
+        architectures=frozenset(
+            re.sub(r"\W", "_", record.arch) for record in known.values() if record.arch
+        ),
+        unreadable=tuple(unreadable),
     )
 
 
-class Claims:
-    """Who claimed which record key in this run."""
+def session(commit: str, pytest_version: str) -> dict[str, str]:
+    """Facts of the run for the report; nothing that tells whose machine it is."""
+    return {
+        "pytest_portability": metadata.version("pytest-portability"),
+        "pytest": pytest_version,
+        "python": platform.python_version(),
+        "commit": commit,
+        "finished": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }
 
-    def __init__(self) -> None:
-        self._by: dict[Key, str] = {}
 
-    def claim(self, key: Key, nodeid: str) -> None:
-        """Take a key.
+def options_for(
+    item: Item, options: Mapping[str, Any], registered: Sequence[Runtime]
+) -> dict[str, Any]:
+    """The user's options for an item: those of its family, then those of its very runtime.
 
-        Raises:
-            UsageError: another item has it; both are named.
-        """
-        other = self._by.setdefault(key, nodeid)
-        if other != nodeid:
+    Raises:
+        UsageError: options for a runtime that does not exist, or that are no mapping.
+    """
+    families = {runtime.family for runtime in registered}
+    for name, values in options.items():
+        if name not in families:
+            runtimes.load(name, registered)
+        if not isinstance(values, Mapping):
+            msg = f"options[{name!r}] is {values!r}; expected a mapping from option to value"
+            raise UsageError(msg)
+    runtime = item.runtime
+    return {**options.get(runtime.family, {}), **options.get(runtime.name, {})}
+
+
+# --- what hooks answer -----------------------------------------------------------------------
+
+
+def registered_runtimes(answers: Iterable[Any]) -> list[Runtime]:
+    """The answers of ``pytest_portability_runtimes`` in one list.
+
+    Raises:
+        UsageError: something in it is no runtime, or two have one name.
+    """
+    found: list[Runtime] = []
+    for runtime in _each("pytest_portability_runtimes", answers):
+        if isinstance(runtime, type) or not isinstance(runtime, Runtime):
+            lacks = [
+                name
+                for name in (*Runtime.__annotations__, "supports", "build", "trace")
+                if not hasattr(runtime, name)
+            ]
+            why = f"lacks {', '.join(lacks)}" if lacks else "is a class; give an object of it"
+            msg = f"hook pytest_portability_runtimes gave {runtime!r}, which {why}"
+            raise UsageError(msg)
+        if runtime.name in {r.name for r in found}:
+            msg = f"hook pytest_portability_runtimes gave two runtimes named {runtime.name!r}"
+            raise UsageError(msg)
+        found.append(runtime)
+    return found
+
+
+def added_causes(answers: Iterable[Any], own: Sequence[Cause]) -> tuple[Cause, ...]:
+    """The answers of ``pytest_portability_causes`` among our own causes, by share.
+
+    Raises:
+        UsageError: something in them is no cause.
+    """
+    added = list(_each("pytest_portability_causes", answers))
+    for cause in added:
+        if not isinstance(cause, Cause) or cause.kind not in KINDS:
             msg = (
-                f"two tests claim the record {key.model}/{key.target} {key.row}: {other} and "
-                f"{nodeid}; give one of them another name= or profile="
+                f"hook pytest_portability_causes gave {cause!r}; expected "
+                f"pytest_portability.Cause objects with a kind of {', '.join(KINDS)}"
             )
             raise UsageError(msg)
+    # The sort is stable: where no share is known the project's own word comes first.
+    return tuple(sorted((*added, *own), key=lambda c: (c.kind == "unexplained", -(c.share or 0))))
+
+
+def checked_environment(environment: Mapping[Any, Any]) -> dict[str, str]:
+    """What ``pytest_portability_environment`` made of the variables.
+
+    Raises:
+        UsageError: a name or a value is no text.
+    """
+    for name, value in environment.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            msg = (
+                f"hook pytest_portability_environment set {name!r} to {value!r}; "
+                "names and values of environment variables are text"
+            )
+            raise UsageError(msg)
+    return dict(environment)
+
+
+def _each(hook: str, answers: Iterable[Any]) -> Iterator[Any]:
+    for answer in answers:
+        if isinstance(answer, (str, bytes)) or not isinstance(answer, Iterable):
+            msg = f"hook {hook} gave {answer!r}; expected a list"
+            raise UsageError(msg)
+        yield from answer

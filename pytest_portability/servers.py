@@ -225,7 +225,7 @@ class _Server:
             ended = _ended(self._process.wait(timeout=1))
         except subprocess.TimeoutExpired:
             ended = f"took longer than {START_LIMIT_S:g} s"
-        return f"the process that imported it {ended}\n{_tail(self._log)}".strip()
+        return f"the process {ended}\n{_tail(self._log)}".strip()
 
     @property
     def alive(self) -> bool:

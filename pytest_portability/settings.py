@@ -6,9 +6,11 @@ a value is parsed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from operator import index
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pytest_portability.errors import UsageError
@@ -18,12 +20,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SOURCES = ("default", "ini", "command line", "marker")
-
 
 @dataclass(frozen=True, slots=True)
 class Setting(Generic[T]):
-    """A value and who set it, one of ``SOURCES``."""
+    """A value and who set it: ``default``, ``ini``, ``command line`` or ``marker``."""
 
     value: T
     source: str
@@ -67,12 +67,21 @@ class Declared:
         return f"portability_{self.name}"
 
 
-def _words(value: Any) -> tuple[str, ...]:
+def _parts(value: Any, what: str) -> Sequence[Any]:
+    """The entries of a list, or of a text that separates them by commas or spaces."""
     parts = value.replace(",", " ").split() if isinstance(value, str) else value
-    if not isinstance(parts, Sequence) or not all(isinstance(p, str) for p in parts):
-        msg = "expected names, as a list or separated by commas"
-        raise TypeError(msg)
-    return tuple(parts)
+    if not isinstance(parts, Sequence) or not parts:
+        msg = f"expected {what}, as a list or separated by commas"
+        raise ValueError(msg)
+    return parts
+
+
+def _words(value: Any) -> tuple[str, ...]:
+    words = _parts(value, "names")
+    if not all(isinstance(word, str) for word in words):
+        msg = f"expected names, found {value!r}"
+        raise ValueError(msg)
+    return tuple(dict.fromkeys(words))
 
 
 def _precisions(value: Any) -> tuple[str, ...]:
@@ -87,27 +96,32 @@ def _precisions(value: Any) -> tuple[str, ...]:
 
 
 def _batches(value: Any) -> tuple[int, ...]:
-    parts = value.replace(",", " ").split() if isinstance(value, str) else value
-    if isinstance(parts, (str, int, float)) or not isinstance(parts, Sequence):
-        msg = "expected batch sizes, as a list"
-        raise ValueError(msg)
-    batches = tuple(int(p) if isinstance(p, str) else p for p in parts)
-    if not batches or not all(
-        isinstance(b, int) and not isinstance(b, bool) and b > 0 for b in batches
-    ):
-        msg = "a batch size is a positive integer"
-        raise ValueError(msg)
-    return batches
+    whole = _whole(1, None, "a batch size is a whole number from 1 on")
+    return tuple(dict.fromkeys(whole(part) for part in _parts(value, "batch sizes")))
+
+
+def _whole(low: int, high: int | None, expected: str) -> Callable[[Any], int]:
+    def parse(value: Any) -> int:
+        try:
+            number = int(value) if isinstance(value, str) else index(value)
+        except (ValueError, TypeError):
+            number = low - 1
+        if isinstance(value, bool) or number < low or (high is not None and number > high):
+            msg = f"{expected}, found {value!r}"
+            raise ValueError(msg)
+        return number
+
+    return parse
 
 
 def _number(low: float, high: float, unit: str) -> Callable[[Any], float]:
     def parse(value: Any) -> float:
-        if isinstance(value, bool):
-            msg = "expected a number"
-            raise TypeError(msg)
-        number = float(value)
+        try:
+            number = math.nan if isinstance(value, bool) else float(value)
+        except (ValueError, TypeError):
+            number = math.nan
         if not low < number <= high:
-            msg = f"expected {unit} above {low:g} and at most {high:g}"
+            msg = f"expected {unit} above {low:g} and at most {high:g}, found {value!r}"
             raise ValueError(msg)
         return number
 
@@ -123,14 +137,6 @@ def _by_target(parse: Callable[[Any], float]) -> Callable[[Any], float | dict[st
     return parse_mapping
 
 
-def _repeats(value: Any) -> int:
-    number = int(value)
-    if not 1 <= number <= 20:
-        msg = "expected a number of repeats from 1 to 20"
-        raise ValueError(msg)
-    return number
-
-
 def _choice(*valid: str) -> Callable[[Any], str]:
     def parse(value: Any) -> str:
         if value not in valid:
@@ -141,28 +147,31 @@ def _choice(*valid: str) -> Callable[[Any], str]:
     return parse
 
 
-def _text(value: Any) -> str:
-    return str(value)
-
-
 def _known(value: Any) -> dict[str, Known]:
     from pytest_portability.compare import Verdict  # noqa: PLC0415 - see the module docstring
 
+    expected = "expected a mapping from target pattern to (verdict, reason)"
+    if not isinstance(value, Mapping):
+        raise ValueError(expected)
     known = {}
-    for pattern, entry in dict(value).items():
-        verdict, reason = entry
-        if verdict not in {v.value for v in Verdict}:
-            msg = f"unknown verdict {verdict!r}; known: {', '.join(v.value for v in Verdict)}"
+    for pattern, entry in value.items():
+        if isinstance(entry, str) or not isinstance(entry, Sequence) or len(entry) != 2:
+            msg = f"{expected}, found {entry!r} for {pattern!r}"
             raise ValueError(msg)
-        known[str(pattern)] = Known(verdict=Verdict(verdict), reason=str(reason))
+        try:
+            verdict = Verdict(entry[0])
+        except ValueError:
+            msg = f"unknown verdict {entry[0]!r}; known: {', '.join(v.value for v in Verdict)}"
+            raise ValueError(msg) from None
+        known[str(pattern)] = Known(verdict=verdict, reason=str(entry[1]))
     return known
 
 
 def _reports(value: Any) -> tuple[tuple[str, str], ...]:
     reports = []
     for entry in [value] if isinstance(value, str) else value:
-        kind, colon, path = entry.partition(":")
-        if not colon or not path or kind not in REPORT_KINDS:
+        kind, _, path = entry.partition(":")
+        if not path or kind not in REPORT_KINDS:
             msg = f"expected KIND:PATH with KIND one of {', '.join(REPORT_KINDS)}, found {entry!r}"
             raise ValueError(msg)
         reports.append((kind, path))
@@ -179,11 +188,11 @@ DECLARED = {
     for d in (
         Declared(
             name="baselines",
-            parse=_text,
+            parse=str,
             default="baselines",
             option="--portability-baselines",
             metavar="DIR",
-            help="directory of the baseline records, from the root directory",
+            help="directory of the records, from the root directory, default baselines",
         ),
         Declared(
             name="require",
@@ -234,7 +243,7 @@ DECLARED = {
             option="--portability-report",
             metavar="KIND:PATH",
             many=True,
-            help="write a report, such as json:report.json; repeatable",
+            help="write a report, such as json:report.json; repeatable, default none",
         ),
         Declared(
             name="batches",
@@ -280,7 +289,7 @@ DECLARED = {
         ),
         Declared(
             name="repeats",
-            parse=_repeats,
+            parse=_whole(1, 20, "expected a number of repeats from 1 to 20"),
             default=6,
             help="most child processes per item while the comparison is undecided, default 6",
         ),
@@ -309,19 +318,21 @@ def resolve(
     """
     declared = DECLARED[name]
     found: Setting[Any] = Setting(declared.default, "default")
-    given = {"ini": ini, "command line": option, "marker": (marker or {}).get(name)}
+    # Pytest tells an ini key or an option that was not given by an empty text or list, too. A
+    # marker that was given an empty list was given one, and that is an error.
+    given = {"ini": ini or None, "command line": option or None, "marker": (marker or {}).get(name)}
+    places = {
+        "ini": f"ini key {declared.ini}",
+        "command line": declared.option,
+        "marker": f"portability marker{where}: {name}",
+    }
     for source, value in given.items():
-        if value is None or value in ([], ""):
+        if value is None:
             continue
         try:
             found = Setting(declared.parse(value), source)
-        except (ValueError, TypeError) as exc:
-            place = {
-                "ini": f"ini key {declared.ini}",
-                "command line": declared.option,
-                "marker": f"portability marker{where}: {name}",
-            }[source]
-            msg = f"{place} = {value!r}: {exc}"
+        except ValueError as exc:
+            msg = f"{places[source]} = {value!r}: {exc}"
             raise UsageError(msg) from exc
     return found
 

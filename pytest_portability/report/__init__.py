@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from pytest_portability.attribute import Cause
 from pytest_portability.compare import Comparison, Verdict
+from pytest_portability.errors import UsageError
 from pytest_portability.measure import Measurement
 from pytest_portability.records import Key
-from pytest_portability.targets import Absent, Target
+from pytest_portability.targets import Absent, Target, require
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +26,8 @@ class Entry:
         worker: the xdist worker that measured it, empty without xdist.
         measurement: raw samples, None where nothing was measured.
         update: what ``--update-baselines`` did: ``written``, ``refreshed``, ``unchanged``,
-            ``refused: …``, or empty without it.
+            ``refused: …`` (by the table), ``failed: …`` (by the file), or empty without it.
+        again: arguments that make pytest measure this item again.
     """
 
     nodeid: str
@@ -32,6 +37,12 @@ class Entry:
     measurement: Measurement | None = None
     worker: str = ""
     update: str = ""
+    again: tuple[str, ...] = ()
+
+    @property
+    def who(self) -> str:
+        """The item, and the worker that measured it."""
+        return f"{self.nodeid} on {self.worker}" if self.worker else self.nodeid
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,6 +52,7 @@ class Report:
     Attributes:
         session: facts of the run, such as the commit and the versions of pytest and ourselves.
         recorded: target id → number of its records among the baselines.
+        problems: what went wrong beside the items, one message each; such a run is not green.
     """
 
     targets: tuple[Target, ...] = ()
@@ -48,12 +60,36 @@ class Report:
     recorded: Mapping[str, int] = field(default_factory=dict)
     session: MutableMapping[str, str] = field(default_factory=dict)
     entries: list[Entry] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def forget(self, nodeid: str, worker: str) -> None:
+        """Drop the entries of an item that runs again."""
+        self.entries[:] = [e for e in self.entries if (e.nodeid, e.worker) != (nodeid, worker)]
 
     def found(self, targets: Iterable[Target], absents: Iterable[Absent]) -> None:
         """Add what a worker found; the same target on several workers is one."""
         here = {t.id: t for t in (*self.targets, *targets)}
         self.targets = tuple(here.values())
         self.absents = tuple(dict.fromkeys((*self.absents, *absents)))
+
+    def lacks(self, required: Sequence[str]) -> str:
+        """Which required targets are not here, and why; empty if all are."""
+        try:
+            require(self.targets, self.absents, required)
+        except UsageError as exc:
+            return str(exc)
+        return ""
+
+    @property
+    def complaints(self) -> list[str]:
+        """Why this run is not green whatever its items say; empty if it may be."""
+        if self.measured:
+            return self.problems
+        reasons = Counter(e.comparison.reason for e in self.entries)
+        why = "; ".join(f"{n} × {reason}" for reason, n in reasons.most_common(3))
+        more = "; and more, see -rs" if len(reasons) > 3 else ""
+        nothing = why + more or "no test that ran called portability.check"
+        return [*self.problems, f"nothing was measured, so this run is not green: {nothing}"]
 
     @property
     def measured(self) -> int:
@@ -70,3 +106,26 @@ class Report:
         """Targets that have records but are not here → number of records."""
         here = {t.id for t in self.targets}
         return {target: n for target, n in sorted(self.recorded.items()) if target not in here}
+
+
+def write(report: Report, kind: str, path: Path) -> None:
+    """Write a report; that it cannot be written is one of its problems.
+
+    Args:
+        report: what to write.
+        kind: ``json``.
+        path: the file.
+    """
+    from pytest_portability.report import json  # noqa: PLC0415 - renderers import this module
+
+    renderers = {"json": json.render}
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(renderers[kind](report), encoding="utf-8")
+        temporary.replace(path)
+    except OSError as exc:
+        report.problems.append(f"the report {kind}:{path} was not written: {exc.strerror or exc}")
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()

@@ -4,40 +4,41 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import tempfile
-from dataclasses import asdict, is_dataclass
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from enum import Enum
-from pathlib import Path
 from typing import Any
 
-from pytest_portability.compare import Interval
+from pytest_portability.loss import Interval
 from pytest_portability.report import Entry, Report
 
 SCHEMA = 1
 
 
-def write(report: Report, path: Path) -> None:
-    """Write the report atomically; parent directories are made."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
-    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-        json.dump(render(report), stream, indent=1, allow_nan=False)
-        stream.write("\n")
-    Path(name).replace(path)
+def render(report: Report) -> str:
+    """The report as JSON text."""
+    return json.dumps(_plain(_report(report)), indent=1, allow_nan=False) + "\n"
 
 
-def render(report: Report) -> dict[str, Any]:
-    """The report as plain JSON types."""
+def _report(report: Report) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
-        "session": dict(report.session),
+        "session": {str(name): str(value) for name, value in report.session.items()},
         "targets": [
-            {"id": t.id, **_plain({k: getattr(t, k) for k in ("vendor", "arch", "product")})}
-            | {"platform": t.platform, "memory_bytes": t.memory_bytes, "facts": dict(t.facts)}
+            {
+                "id": t.id,
+                "vendor": t.vendor,
+                "arch": t.arch,
+                "product": t.product,
+                "platform": t.platform,
+                "memory_bytes": t.memory_bytes,
+                "facts": t.facts,
+            }
             for t in report.targets
         ],
-        "absent": [_plain(a) for a in report.absents],
+        "absent": report.absents,
+        "recorded": report.recorded,
+        "problems": report.complaints,
         "items": [_item(e) for e in report.entries],
     }
 
@@ -51,9 +52,9 @@ def _item(entry: Entry) -> dict[str, Any]:
         "worker": entry.worker,
         "model": key.model,
         "target": key.target,
-        "runtime": key.runtime,
-        "precision": key.precision,
-        "batch": key.batch,
+        "runtime": key.runtime or None,
+        "precision": key.precision or None,
+        "batch": key.batch or None,
         "batch_effective": figures.batch_effective if figures else None,
         "profile": dict(key.profile),
         "verdict": comparison.verdict.value,
@@ -62,7 +63,7 @@ def _item(entry: Entry) -> dict[str, Any]:
         "unit": figures.unit if figures else None,
         "baseline_throughput": baseline.figures.throughput if baseline else None,
         "loss": _loss(entry),
-        "machine_rel": _plain(comparison.machine_rel),
+        "machine_rel": comparison.machine_rel,
         "latency": {
             "p50_s": figures.latency_p50_s,
             "p90_s": figures.latency_p90_s,
@@ -70,16 +71,14 @@ def _item(entry: Entry) -> dict[str, Any]:
         }
         if figures
         else None,
-        "parity": _plain(record.parity) if record else None,
+        "parity": record.parity if record else None,
         "memory_bytes": _memory(figures),
         "memory_rel": comparison.memory_rel,
-        "causes": [_plain(cause) for cause in entry.causes],
-        "warnings": list(comparison.warnings),
+        "causes": entry.causes,
+        "warnings": comparison.warnings,
         "update": entry.update,
-        "windows": [[_plain(window) for window in repeat.windows] for repeat in measured.repeats]
-        if measured
-        else [],
-        "record": _plain(record) if record else None,
+        "windows": [repeat.windows for repeat in measured.repeats] if measured else [],
+        "record": record,
     }
 
 
@@ -99,8 +98,7 @@ def _loss(entry: Entry) -> dict[str, Any] | None:
 
 
 def _interval(interval: Interval) -> dict[str, Any]:
-    names = ("value", "low", "high", "relative")
-    return {name: _plain(getattr(interval, name)) for name in names}
+    return {name: getattr(interval, name) for name in ("value", "low", "high", "relative")}
 
 
 def _memory(figures: Any) -> int | None:
@@ -118,10 +116,10 @@ def _plain(value: Any) -> Any:
         return value.value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    if is_dataclass(value) and not isinstance(value, type):
-        return _plain(asdict(value))
-    if isinstance(value, dict):
+    if is_dataclass(value):
+        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, Mapping):
         return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(v) for v in value]
-    return value
+    return value if value is None or isinstance(value, (str, int)) else str(value)

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shlex
+import sys
 from collections.abc import Iterator, Sequence
+from typing import IO, Protocol
 
+from pytest_portability import compare
 from pytest_portability.attribute import Cause
-from pytest_portability.compare import POLICY, Verdict
+from pytest_portability.compare import Verdict
 from pytest_portability.records import Figures
 from pytest_portability.report import Entry, Report
 
 QUIET = {Verdict.OK, Verdict.SKIPPED}
 """Verdicts that need no reason below their row."""
 
+DONE = {"written", "refreshed", "unchanged"}
+"""What an update did where it did not fail or refuse: its row has nothing to cry about."""
+
 MOST_CAUSES = 5
+MACHINE_NOTE_REL = 0.05
+"""How far a machine may be from its records, by the yardstick, before a line says so."""
 
 
 def header(report: Report) -> str:
@@ -67,10 +78,14 @@ def _row(entry: Entry) -> tuple[str, ...]:
         _change(entry),
         _memory(entry),
         _parity(entry),
-        comparison.verdict.value.upper()
-        if comparison.verdict not in {Verdict.OK, Verdict.IMPROVED}
-        else comparison.verdict.value,
+        _verdict(entry),
     )
+
+
+def _verdict(entry: Entry) -> str:
+    verdict = entry.comparison.verdict
+    calm = verdict in {Verdict.OK, Verdict.IMPROVED} or entry.update in DONE
+    return verdict.value if calm else verdict.value.upper()
 
 
 def _batch(batch: int, figures: Figures | None) -> str:
@@ -104,18 +119,26 @@ def _parity(entry: Entry) -> str:
     comparison = entry.comparison
     if comparison.record is None:
         return "-"
-    verdict = "FAILED" if comparison.verdict is Verdict.PARITY else "ok"
-    return f"{comparison.record.parity.error_rel:.1e} {verdict}"
+    error = f"{comparison.record.parity.error_rel:.1e}"
+    if comparison.parity is None:
+        return error
+    return f"{error} {'FAILED' if comparison.parity.failures else 'ok'}"
 
 
 def _below(entry: Entry) -> Iterator[str]:
     comparison = entry.comparison
-    if comparison.verdict not in QUIET:
+    recorded = comparison.verdict is Verdict.MISSING and entry.update in DONE
+    if comparison.verdict not in QUIET and not recorded:
         yield f"        {comparison.reason}"
         for cause in entry.causes[:MOST_CAUSES]:
             yield f"        {cause_line(cause)}"
         if len(entry.causes) > MOST_CAUSES:
             yield f"        and {len(entry.causes) - MOST_CAUSES} more causes in the JSON report"
+        for fact in entry.causes[0].evidence if entry.causes else ():
+            if fact.startswith("changed with it:"):
+                yield f"        {fact}"
+        if entry.update not in DONE:
+            yield from (f"        {line}" for line in _advice(entry))
     for warning in comparison.warnings:
         yield f"        note: {warning}"
     if entry.update and entry.update != "unchanged":
@@ -138,21 +161,26 @@ def failure(entry: Entry, log: str = "") -> str:
     if log:
         lines_.append("  last output of the child process:")
         lines_ += [f"    {line}" for line in log.splitlines()]
-    lines_ += _advice(entry)
+    lines_ += [f"  {line}" for line in _advice(entry)]
     return "\n".join(lines_)
 
 
 def _advice(entry: Entry) -> list[str]:
-    update = POLICY[entry.comparison.verdict].update
-    record = f'  record it: pytest --portability --update-baselines "{entry.nodeid}"'
-    if entry.comparison.verdict is Verdict.MISSING:
-        return [record]
-    if update in {"accept", "unless worse"}:
-        return [
-            "  accept on purpose: pytest --portability --update-baselines "
-            f'--portability-accept="why" "{entry.nodeid}"'
-        ]
+    """The command that records what was measured, if anything does."""
+    command = "pytest --portability --update-baselines"
+    again = " ".join(map(_quoted, entry.again or (entry.nodeid,)))
+    if compare.writes(entry.comparison, accepted=False) == "all":
+        return [f"record it: {command} {again}"]
+    if compare.writes(entry.comparison, accepted=True) == "all":
+        return [f'accept on purpose: {command} --portability-accept="why" {again}']
     return []
+
+
+def _quoted(argument: str) -> str:
+    """An argument for a shell: in double quotes, which cmd.exe knows too, where they are enough."""
+    if re.fullmatch(r"[\w./=:-]+", argument):
+        return argument
+    return shlex.quote(argument) if re.search(r'["$`\\!]', argument) else f'"{argument}"'
 
 
 def cause_line(cause: Cause) -> str:
@@ -177,9 +205,49 @@ def _machines(report: Report) -> Iterator[str]:
             )
 
 
-MACHINE_NOTE_REL = 0.05
-
-
 def _summary(report: Report) -> str:
     counts = ", ".join(f"{n} {verdict.value}" for verdict, n in report.counts.most_common())
     return f"portability: {report.measured} measured; {counts}"
+
+
+class Writer(Protocol):
+    """What is asked of pytest's terminal writer."""
+
+    @property
+    def fullwidth(self) -> int:
+        """Columns of the terminal."""
+
+    @property
+    def width_of_current_line(self) -> int:
+        """Columns already written."""
+
+
+class Progress:
+    """What is being measured, after pytest's own line on a terminal; a log stays quiet.
+
+    Pytest captures standard output while a test runs, so this keeps a duplicate from before.
+
+    Args:
+        writer: tells where pytest's line ends; None shows nothing.
+    """
+
+    def __init__(self, writer: Writer | None) -> None:
+        self._writer = writer
+        self._stream: IO[str] | None = None
+        dumb = os.environ.get("TERM", "dumb") == "dumb"  # Windows has no TERM, and not the codes
+        if writer is not None and not dumb and sys.stdout.isatty():
+            self._stream = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+
+    def show(self, text: str) -> None:
+        """Replace what is shown; an empty text takes it away."""
+        if self._stream is None or self._writer is None:
+            return
+        room = self._writer.fullwidth - self._writer.width_of_current_line - 1
+        # Save the cursor, clear to the end of the line, write, restore: pytest's own line stays.
+        self._stream.write(f"\x1b7\x1b[K{f' {text}'[: max(room, 0)]}\x1b8")
+        self._stream.flush()
+
+    def close(self) -> None:
+        """Give the duplicate back."""
+        if self._stream is not None:
+            self._stream.close()

@@ -1,0 +1,266 @@
+"""What the plugin costs and whether its figures are true, measured side by side in one run.
+
+Prints one table: start-up with and without the plugin, collecting 1,000 items against plain
+parametrized pytest, sustained throughput as reported against a hand-written tight loop of the same
+runtime, and where the wall time of a checked item goes. Every row is a median of ratios or
+differences of neighbouring runs. Run it alone on the machine:
+
+    python benchmarks/overhead.py [--quick]
+
+Needs onnxruntime, openvino and torch; what is not installed is left out and said so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+PLAIN = """
+import pytest
+
+@pytest.mark.parametrize("item", range({count}))
+def test_model(item):
+    pass
+"""
+
+PORTABILITY = """
+import pytest
+
+@pytest.mark.portability(batches=range(1, {count} + 1), runtimes=["onnxruntime.cpu"])
+def test_model(portability):
+    pass
+"""
+
+MODEL = """
+import numpy as np
+
+WIDTH, LAYERS, BATCH = 256, 6, 32
+
+def weights():
+    rng = np.random.default_rng(0)
+    scale = WIDTH ** -0.5
+    return [rng.standard_normal((WIDTH, WIDTH), dtype=np.float32) * scale for _ in range(LAYERS)]
+
+def inputs(batch, rng):
+    return {{"x": rng.standard_normal((batch, WIDTH), dtype=np.float32)}}
+
+def onnx_model():
+    import onnx
+    from onnx import helper, numpy_helper, TensorProto
+
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", WIDTH])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", WIDTH])
+    nodes, tensors, last = [], [], "x"
+    for i, w in enumerate(weights()):
+        tensors.append(numpy_helper.from_array(w, f"w{{i}}"))
+        nodes.append(helper.make_node("MatMul", [last, f"w{{i}}"], [f"m{{i}}"]))
+        last = "y" if i == LAYERS - 1 else f"r{{i}}"
+        nodes.append(helper.make_node("Relu", [f"m{{i}}"], [last]))
+    graph = helper.make_graph(nodes, "mlp", [x], [y], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+def torch_module():
+    import torch
+    layers = []
+    for w in weights():
+        linear = torch.nn.Linear(WIDTH, WIDTH, bias=False)
+        linear.weight.data = torch.from_numpy(w.T.copy())
+        layers += [linear, torch.nn.ReLU()]
+    return torch.nn.Sequential(*layers).eval()
+"""
+
+ITEM = """
+import pytest
+import model
+
+@pytest.mark.portability(runtimes=[{runtime!r}], batches=[model.BATCH], precisions=["fp32"])
+def test_mlp(portability):
+    make = model.{make}
+    given = model.inputs
+    if {make!r} == "torch_module":
+        given = lambda batch, rng: list(model.inputs(batch, rng).values())
+    portability.check(make, inputs=given)
+"""
+
+LOOPS = {
+    "onnxruntime.cpu": """
+        import onnxruntime as ort
+        options = ort.SessionOptions()
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        session = ort.InferenceSession(
+            model.onnx_model().SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+        call = lambda: session.run(None, feed)
+    """,
+    "openvino": """
+        import openvino as ov
+        core = ov.Core()
+        proto = model.onnx_model().SerializeToString()
+        compiled = core.compile_model(core.read_model(proto), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+        request = compiled.create_infer_request()
+        call = lambda: request.infer(feed)
+    """,
+    "torch": """
+        import torch
+        module = model.torch_module()
+        x = torch.from_numpy(feed["x"])
+        call = lambda: module(x)
+        torch.inference_mode().__enter__()
+    """,
+    "torch.compile": """
+        import torch
+        module = torch.compile(model.torch_module())
+        x = torch.from_numpy(feed["x"])
+        call = lambda: module(x)
+        torch.inference_mode().__enter__()
+    """,
+}
+
+LOOP = """
+import time
+import numpy as np
+import model
+
+feed = model.inputs(model.BATCH, np.random.default_rng(0))
+{setup}
+for _ in range(20):
+    call()
+end = time.perf_counter() + 0.5
+while time.perf_counter() < end:
+    call()
+start, calls = time.perf_counter(), 0
+while time.perf_counter() < start + {seconds}:
+    for _ in range(10):
+        call()
+    calls += 10
+print(model.BATCH * calls / (time.perf_counter() - start))
+"""
+
+ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE"}
+"""What the plugin sets for torch, so that the loop runs under the same policy."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="fewer rounds, about two minutes")
+    rounds = 3 if parser.parse_args(argv).quick else 9
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "model.py").write_text(MODEL.format())
+        print("| figure | measured | rounds |\n|---|---|---|")
+        _row("start-up, with the plugin − without", _start_up(folder, rounds * 3), rounds * 3)
+        _row("heavy modules imported at start-up", _imports(folder), 1)
+        _row("collecting 1,000 items ÷ 1,000 plain parameters", _collect(folder, rounds), rounds)
+        for runtime in LOOPS:
+            _measure(folder, runtime, max(3, rounds // 2))
+    return 0
+
+
+def _row(what: str, value: str, rounds: int) -> None:
+    print(f"| {what} | {value} | {rounds} |", flush=True)
+
+
+def _run(command: Sequence[str], folder: Path) -> tuple[float, str]:
+    import os
+
+    start = time.perf_counter()
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**ENVIRONMENT, **os.environ},
+    )
+    seconds = time.perf_counter() - start
+    if done.returncode not in {0, 5}:
+        raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
+    return seconds, done.stdout
+
+
+def _pytest(*args: str) -> list[str]:
+    return [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *args]
+
+
+def _start_up(folder: Path, rounds: int) -> str:
+    (folder / "test_nothing.py").write_text("def test_nothing(): pass\n")
+    with_it, without = [], []
+    for _ in range(rounds):
+        with_it.append(_run(_pytest("test_nothing.py"), folder)[0])
+        without.append(_run(_pytest("-p", "no:portability", "test_nothing.py"), folder)[0])
+    more = median(a - b for a, b in zip(with_it, without, strict=True))
+    return f"{more * 1e3:+.0f} ms of {median(without) * 1e3:.0f} ms"
+
+
+def _imports(folder: Path) -> str:
+    heavy = ["numpy", "onnx", "onnxruntime", "openvino", "torch"]
+    (folder / "conftest.py").write_text(
+        f"import sys\ndef pytest_unconfigure(config):\n"
+        f"    print('loaded', [m for m in {heavy} if m in sys.modules])\n"
+    )
+    _, out = _run(_pytest("-s", "test_nothing.py"), folder)
+    (folder / "conftest.py").unlink()
+    return next(line for line in out.splitlines() if line.startswith("loaded"))[7:]
+
+
+def _collect(folder: Path, rounds: int) -> str:
+    """Per-item cost: a run of 1,000 items less a run of one, so that discovery is not in it."""
+    ratios, discovery = [], []
+    for _ in range(rounds):
+        seconds: dict[tuple[str, int], float] = {}
+        for kind, text, flag in (("plain", PLAIN, []), ("ours", PORTABILITY, ["--portability"])):
+            for count in (1000, 1):
+                (folder / "test_many.py").write_text(text.format(count=count))
+                command = _pytest("--collect-only", "test_many.py", *flag)
+                seconds[kind, count] = _run(command, folder)[0]
+        ours = seconds["ours", 1000] - seconds["ours", 1]
+        plain = seconds["plain", 1000] - seconds["plain", 1]
+        ratios.append(ours / plain)
+        discovery.append(seconds["ours", 1] - seconds["plain", 1])
+    return f"{median(ratios):.2f} × (and {median(discovery):.1f} s once, to discover devices)"
+
+
+def _measure(folder: Path, runtime: str, rounds: int) -> None:
+    make = "torch_module" if runtime.startswith("torch") else "onnx_model"
+    (folder / "test_item.py").write_text(ITEM.format(runtime=runtime, make=make))
+    setup = textwrap.dedent(LOOPS[runtime])
+    (folder / "loop.py").write_text(LOOP.format(setup=setup, seconds=2.0))
+    command = _pytest("--portability", "--portability-report=json:report.json", "test_item.py")
+    _run([*command, "--update-baselines"], folder)
+    ratios, walls, inside = [], [], []
+    before = float(_run([sys.executable, "loop.py"], folder)[1])
+    for _ in range(rounds):
+        _, out = _run([*command, "--durations=0", "-vv"], folder)
+        after = float(_run([sys.executable, "loop.py"], folder)[1])
+        item = json.loads((folder / "report.json").read_text())["items"][0]
+        ratios.append(item["throughput"] / ((before + after) / 2))
+        walls.append(_duration(out))
+        timed = sum(_timed(window) for repeat in item["windows"] for window in repeat)
+        inside.append(timed / walls[-1])
+        before = after
+    _row(f"{runtime}: throughput reported ÷ tight loop", f"{median(ratios):.3f}", rounds)
+    _row(f"{runtime}: wall time of a checked item", f"{median(walls):.1f} s", rounds)
+    _row(f"{runtime}: share of it inside timed windows", f"{median(inside):.0%}", rounds)
+
+
+def _timed(window: dict[str, Any]) -> float:
+    return float(window["wall_s"])
+
+
+def _duration(out: str) -> float:
+    line = next(line for line in out.splitlines() if "call" in line and "test_item.py" in line)
+    return float(line.split("s", 1)[0])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

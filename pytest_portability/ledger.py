@@ -1,0 +1,192 @@
+"""What a run has measured, each key once, and which of it becomes a record."""
+
+from __future__ import annotations
+
+import base64
+import pickle
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from pytest_portability import compare, records
+from pytest_portability.compare import Comparison
+from pytest_portability.errors import RecordError, UsageError
+from pytest_portability.pipeline import Item
+from pytest_portability.records import Accepted, Key, Record
+from pytest_portability.report import Entry, Report
+from pytest_portability.run import Absentee
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Updates:
+    """What ``--update-baselines`` does, by the one table in ``compare``.
+
+    Attributes:
+        directory: of the records.
+        accept: reason for writing worse figures, empty if none was given.
+    """
+
+    directory: Path
+    accept: str = ""
+
+    def allows(self, comparison: Comparison) -> bool:
+        """Whether the comparison may be written, so that its item passes."""
+        return compare.writes(comparison, accepted=bool(self.accept)) != "no"
+
+    def apply(self, entry: Entry) -> Entry:
+        """Write the entry's record if the table says so; the entry says what was done.
+
+        Raises:
+            RecordError: the file cannot be read or written; it is as it was.
+        """
+        comparison = entry.comparison
+        record, baseline = comparison.record, comparison.baseline
+        what = compare.writes(comparison, accepted=bool(self.accept))
+        if record is None:
+            return replace(entry, update="")
+        if what == "no":
+            return replace(entry, update=f"refused: {_refusal(comparison)}")
+        if what == "facts" and baseline is not None:
+            record = _refreshed(baseline, record)
+        else:
+            record = self._with_history(record, comparison)
+        path = records.path_of(self.directory, entry.key.model, entry.key.target)
+        wrote = records.write(path, {entry.key: record})
+        done = "refreshed" if what == "facts" else "written"
+        return replace(entry, update=done if wrote else "unchanged")
+
+    def _with_history(self, record: Record, comparison: Comparison) -> Record:
+        baseline = comparison.baseline
+        if baseline is None:
+            return record
+        accepted = baseline.accepted
+        if compare.writes(comparison, accepted=False) == "no":
+            accepted += (
+                Accepted(
+                    date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+                    reason=self.accept,
+                    verdict=comparison.verdict.value,
+                    before=baseline.figures.throughput,
+                    after=record.figures.throughput,
+                ),
+            )
+        return replace(record, accepted=accepted)
+
+
+def _refusal(comparison: Comparison) -> str:
+    verdict = comparison.verdict
+    if compare.POLICY[verdict].update == "never":
+        return f"{verdict.value} is never recorded"
+    return f'{verdict.value} needs --portability-accept="why"'
+
+
+def _refreshed(baseline: Record, record: Record) -> Record:
+    """The baseline with the facts that changed at no cost; its figures stay what they were."""
+    return replace(
+        baseline,
+        toolchain=record.toolchain,
+        options=record.options,
+        providers=record.providers,
+        threads=record.threads,
+        graph_breaks=record.graph_breaks,
+        compiled=record.compiled,
+    )
+
+
+class Claims:
+    """Who claimed which record key in this run."""
+
+    def __init__(self) -> None:
+        self._by: dict[Key, str] = {}
+
+    def claim(self, key: Key, who: str) -> None:
+        """Take a key.
+
+        Args:
+            key: of the record.
+            who: the item, with its xdist worker if it has one.
+
+        Raises:
+            UsageError: another has it; both are named.
+        """
+        other = self._by.setdefault(key, who)
+        if other != who:
+            msg = (
+                f"the record {key.model}/{key.target} {key.row} is claimed twice, by {other} and "
+                f"by {who}; give one of two tests another name= or profile=, and let one of two "
+                "workers on equal machines measure it"
+            )
+            raise UsageError(msg)
+
+
+class Ledger:
+    """Takes in the entries of a run as they come, each key once, and writes their records.
+
+    Args:
+        report: gets the entries.
+        updates: what is written, None where this run records nothing.
+    """
+
+    def __init__(self, report: Report, updates: Updates | None) -> None:
+        self._report = report
+        self._updates = updates
+        self._claims = Claims()
+
+    def take(self, entry: Entry) -> str:
+        """Add an entry to the report.
+
+        Returns:
+            Why its item fails after all, empty if it does not: another item or worker delivered
+            the same key, or the record could not be written.
+        """
+        problem = ""
+        try:
+            if entry.comparison.record is not None:
+                self._claims.claim(entry.key, entry.who)
+            if self._updates is not None:
+                entry = self._updates.apply(entry)
+        except UsageError as exc:
+            problem = str(exc)
+            entry = replace(entry, comparison=compare.error(problem), update="refused: claimed")
+        except RecordError as exc:
+            problem = f"the record was not written: {exc}"
+            entry = replace(entry, update=f"failed: {exc}")
+        self._report.entries.append(entry)
+        return problem
+
+
+def unmeasured(
+    nodeid: str, model: str, item: Item | Absentee, reason: str, *, skipped: bool
+) -> Entry:
+    """The entry of an item that ended before it was measured: no item is missing in a report.
+
+    Args:
+        nodeid: the test item.
+        model: the name its record would have had.
+        item: what was asked for.
+        reason: why it skipped or failed.
+        skipped: whether it skipped.
+    """
+    if isinstance(item, Absentee):
+        key = Key(model=model, target=item.target, runtime=item.runtime, precision="", batch=0)
+    else:
+        key = Key(
+            model=model,
+            target=item.target.id,
+            runtime=item.runtime.name,
+            precision=item.precision,
+            batch=item.batch,
+        )
+    comparison = compare.error(reason, skipped=skipped)
+    return Entry(nodeid=nodeid, key=key, comparison=comparison)
+
+
+def packed(value: object) -> str:
+    """Text that xdist can carry from a worker to the controller."""
+    return base64.b64encode(pickle.dumps(value)).decode()
+
+
+def unpacked(text: str) -> Any:
+    """What ``packed`` was given; None of an empty text."""
+    return pickle.loads(base64.b64decode(text)) if text else None

@@ -1,0 +1,93 @@
+"""The fixed work that tells a slow machine from a slow build."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from pytest_portability import yardstick
+from pytest_portability.servers import Servers
+
+HERE = sys.modules[__name__]
+
+
+@pytest.fixture
+def children() -> Iterator[Servers]:
+    with Servers() as made:
+        yield made
+
+
+def test_the_id_names_the_work_and_the_library_with_its_version() -> None:
+    """Figures of two libraries, or of two kinds of work, are never compared."""
+    assert yardstick.on_cpu().id == f"gemm-192-float32 numpy {np.__version__}"
+
+
+def threads_before_and_after() -> tuple[int, int]:
+    process = psutil.Process()
+    fixed = yardstick.on_cpu()
+    before = process.num_threads()
+    fixed.run(3)
+    return before, process.num_threads()
+
+
+def test_the_work_on_a_cpu_starts_no_thread(children: Servers) -> None:
+    """A two-thread BLAS spins between calls, which disturbs the model beside it."""
+    before, after = children.call(
+        threads_before_and_after, environment=yardstick.ENVIRONMENT, by_value=[HERE]
+    )
+    assert before == after
+
+
+def test_the_work_is_the_same_however_often_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither overflow nor denormals may come up in a long run and slow it down."""
+    results: list[Any] = []
+    multiply = np.matmul
+
+    def watched(a: Any, b: Any, out: Any) -> None:
+        multiply(a, b, out=out)
+        results[:] = [*results[:1], out.copy()]
+
+    monkeypatch.setattr(yardstick, "CPU_SIZE", 16)
+    monkeypatch.setattr(np, "matmul", watched)
+    yardstick.on_cpu().run(10_000)
+    first, last = results
+    assert np.isfinite(last).all()
+    assert (np.abs(last[last != 0]) > np.finfo(np.float32).tiny).all()
+    assert np.array_equal(first, last)
+
+
+@pytest.mark.parametrize("units", [1, 3])
+def test_as_many_units_are_done_as_asked_for(monkeypatch: pytest.MonkeyPatch, units: int) -> None:
+    calls: list[None] = []
+    monkeypatch.setattr(np, "matmul", lambda _a, _b, out: calls.append(None))
+    yardstick.on_cpu().run(units)
+    assert len(calls) == units
+
+
+def run_on_device() -> tuple[str, str, str, bool]:
+    import torch  # noqa: PLC0415 - heavy, and only in a child
+
+    from pytest_portability import yardstick  # noqa: PLC0415 - this function travels by value
+
+    yardstick.DEVICE_SIZE = 64
+    torch.set_float32_matmul_precision("high")
+    made = yardstick.on_device("cpu")
+    made.run(2)
+    results = [cell.cell_contents for cell in made.run.__closure__ or ()]
+    tensors = [value for value in results if isinstance(value, torch.Tensor)]
+    finite = bool(tensors) and all(bool(value.isfinite().all()) for value in tensors)
+    return made.id, torch.__version__, torch.get_float32_matmul_precision(), finite
+
+
+def test_the_work_on_an_accelerator_is_done_by_torch(children: Servers) -> None:
+    """It leaves torch's switches alone, and depends on none of those a build may set."""
+    pytest.importorskip("torch")
+    name, version, precision, finite = children.call(run_on_device, by_value=[HERE])
+    assert name == f"gemm-64+64-float16 torch {version}"
+    assert precision == "high"
+    assert finite

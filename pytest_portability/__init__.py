@@ -21,9 +21,9 @@ if TYPE_CHECKING:
         Unsupported,
         UsageError,
     )
+    from pytest_portability.fixture import Portability
     from pytest_portability.kernels import Kernel, KernelPath, KernelUse
     from pytest_portability.pipeline import Result
-    from pytest_portability.fixture import Portability
     from pytest_portability.records import Record
     from pytest_portability.report import Report
     from pytest_portability.runtimes import Build, Observed, Request, Runtime

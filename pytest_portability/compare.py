@@ -11,9 +11,9 @@ from typing import Protocol
 
 from pytest_portability import kernels
 from pytest_portability.loss import Interval, Sample, expected, loss, usable
-from pytest_portability.measure import Measurement
 from pytest_portability.parity import interface_changes
 from pytest_portability.records import Figures, Record
+from pytest_portability.samples import Measurement
 
 
 class Verdict(str, Enum):
@@ -473,6 +473,11 @@ def error(reason: str, *, skipped: bool = False) -> Comparison:
     """No measurement: it went wrong, or this build cannot be done here."""
     verdict = Verdict.SKIPPED if skipped else Verdict.ERROR
     return Comparison(verdict=verdict, reason=reason, record=None, baseline=None)
+
+
+def unfit(reason: str, baseline: Record | None) -> Comparison:
+    """No measurement, because no batch fits into memory."""
+    return Comparison(verdict=Verdict.UNFIT, reason=reason, record=None, baseline=baseline)
 
 
 def accepted_summary(record: Record) -> str:

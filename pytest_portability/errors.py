@@ -16,7 +16,13 @@ from __future__ import annotations
 
 
 class PortabilityError(Exception):
-    """Something went wrong that the user can act upon; the message says what and how."""
+    """Something went wrong that the user can act upon; the message says what and how.
+
+    Attributes:
+        log: the last lines that the child process it came from wrote, empty if it came from none.
+    """
+
+    log = ""
 
 
 class UsageError(PortabilityError):

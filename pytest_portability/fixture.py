@@ -143,7 +143,7 @@ class Portability:
         """
         __tracebackhide__ = True
         try:
-            ask = Ask(
+            ask = self._ask(
                 name=name or self._name,
                 model=self._located(model),
                 inputs=inputs,
@@ -151,22 +151,33 @@ class Portability:
                 reference=reference,
                 config={str(k): str(v) for k, v in _mapping("config", config).items()},
                 profile=_profile(profile),
-                options=run.options_for(
-                    self._item, _mapping("options", options), self._host.registered
-                ),
+                options=_mapping("options", options),
                 items=_items(items, self._item.batch),
                 unit=unit,
-                tolerance=self._on_target("tolerance"),
-                parity=self._on_target("parity"),
-                seconds=self._host.setting("seconds", self._marker).value,
-                repeats=self._host.setting("repeats").value,
-                time_limit_s=self._host.setting("time_limit").value,
-                environment=run.checked_environment(self._host.environment()),
-                by_value=[self._node.module, *self._host.modules],
             )
         except PortabilityError as exc:
             self._host.end("fail", str(exc))
             raise
+        return self._checked(ask)
+
+    def _ask(self, *, options: Mapping[str, Any], **given: Any) -> Ask:
+        """What the test asks for, with every setting and what hooks say."""
+        host = self._host
+        return Ask(
+            **given,
+            options=run.options_for(self._item, options, host.registered),
+            tolerance=self._on_target("tolerance"),
+            parity=self._on_target("parity"),
+            seconds=host.setting("seconds", self._marker).value,
+            repeats=host.setting("repeats").value,
+            time_limit_s=host.setting("time_limit").value,
+            environment=run.checked_environment(host.environment()),
+            by_value=[self._node.module, *host.modules],
+        )
+
+    def _checked(self, ask: Ask) -> Result:
+        """The flow, its entry in the report, and the test's outcome."""
+        __tracebackhide__ = True
         result = self._measured(ask)
         entry = Entry(
             nodeid=self._node.nodeid,

@@ -1,4 +1,4 @@
-"""Sampling, raw samples and the timed loop, and nothing else."""
+"""The timed loop, and nothing else; what it collects is in ``samples``."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from statistics import median
 from typing import Protocol
 
 import numpy as np
+import psutil
 
 from pytest_portability.errors import BuildError
-from pytest_portability.kernels import KernelPath
-from pytest_portability.runtimes import Build, Observed
+from pytest_portability.runtimes import Build
+from pytest_portability.samples import Latency, Sampling, Window
 from pytest_portability.yardstick import Yardstick
 
 STRAIGHT_WINDOWS = 5
 STRAIGHT_LIMIT_S = 0.1
 """Longer windows hold one long batch, which a yardstick before it cannot change: no stretch."""
 
-STRAIGHT_BOUNDS = (0.97, 1.03)
 LATENCY_S = 0.2
 LATENCY_CALLS = (5, 200)
 """Fewest and most synchronous calls; between them, as many as fit into ``LATENCY_S``."""
@@ -39,232 +39,6 @@ MIN_UNFINISHED_S = 0.005
 """A fetch that is slower than its repetition by less is a cold copy, not unfinished work."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sampling:
-    """How long and how often to measure; every duration in seconds.
-
-    Attributes:
-        seconds: time per repeat in which model windows alternate with yardstick windows.
-        window_s: least length of one model window.
-        yardstick_s: length to aim at for one yardstick window.
-        warmup_s: most that warm-up may take after the first call.
-        steady_rel: warm-up ends when the last three windows agree within this fraction.
-        min_windows: fewest windows, even if they take longer than ``seconds``.
-        trace: whether this repeat also takes the kernel path.
-    """
-
-    seconds: float = 1.5
-    window_s: float = 0.03
-    yardstick_s: float = 0.01
-    warmup_s: float = 2.0
-    steady_rel: float = 0.10
-    min_windows: int = 5
-    trace: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
-    """One stretch of queued batches with one synchronisation at its end, and its yardstick.
-
-    Attributes:
-        batches: inferences inside the clock.
-        wall_s: wall time of the window.
-        busy_s: process CPU time of the window on a CPU target, else None.
-        yardstick_wall_s: wall time per unit of the yardstick's work around this window; None in
-            the uninterrupted stretch, which has no yardstick.
-        yardstick_busy_s: CPU time per unit of the yardstick's work on a CPU target, else None.
-        switches: involuntary context switches during the window.
-        faults: minor page faults during the window.
-    """
-
-    batches: int
-    wall_s: float
-    busy_s: float | None
-    yardstick_wall_s: float | None = None
-    yardstick_busy_s: float | None = None
-    switches: int = 0
-    faults: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Latency:
-    """Synchronous single calls, seconds."""
-
-    p50_s: float
-    p90_s: float
-    p99_s: float
-    calls: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
-    """Peaks at the profile; None where not known.
-
-    Attributes:
-        device_bytes: device allocator's peak.
-        arena_bytes: CPU arena in use at its peak, exact, without weights.
-        process_bytes: growth of the child's resident set from before the build to its peak.
-    """
-
-    device_bytes: int | None = None
-    arena_bytes: int | None = None
-    process_bytes: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Repeat:
-    """What one fresh child process measured of one build.
-
-    Attributes:
-        windows: after warm-up, in order, each with its yardstick.
-        straight: the uninterrupted stretch, without yardstick.
-        yardstick: identity of the yardstick's work and library.
-    """
-
-    windows: tuple[Window, ...]
-    straight: tuple[Window, ...]
-    build_s: float
-    first_call_s: float
-    warmup_s: float
-    steady: bool
-    latency: Latency
-    memory: Memory
-    yardstick: str
-    observed: Observed
-    path: KernelPath | None = None
-
-    @property
-    def wall_s(self) -> float:
-        """Sustained wall seconds per batch: all windows after warm-up."""
-        return sum(w.wall_s for w in self.windows) / sum(w.batches for w in self.windows)
-
-    @property
-    def straight_rel(self) -> float:
-        """Uninterrupted ÷ alternated time per batch: CPU time where known, else wall time."""
-
-        def typical(windows: tuple[Window, ...]) -> float:
-            by_wall = self.busy_s is None
-            times = (w.wall_s if by_wall else w.busy_s or 0.0 for w in windows)
-            return median(time / w.batches for time, w in zip(times, windows, strict=True))
-
-        alternated = typical(self.windows)
-        return typical(self.straight) / alternated if self.straight and alternated else 1.0
-
-    @property
-    def sustained_s(self) -> float:
-        """Wall seconds per batch to report: uninterrupted where alternating changed the figure."""
-        low, high = STRAIGHT_BOUNDS
-        return self.wall_s if low <= self.straight_rel <= high else self.wall_s * self.straight_rel
-
-    @property
-    def busy_s(self) -> float | None:
-        """CPU seconds per batch, None where not known."""
-        if any(w.busy_s is None for w in self.windows):
-            return None
-        return sum(w.busy_s or 0.0 for w in self.windows) / sum(w.batches for w in self.windows)
-
-    @property
-    def wall_ratio(self) -> float:
-        """Median over windows of wall time per batch ÷ its yardstick's; NaN without a yardstick."""
-        return _ratio([(w.wall_s / w.batches, w.yardstick_wall_s) for w in self.windows])
-
-    @property
-    def busy_ratio(self) -> float | None:
-        """Median over windows of CPU time per batch ÷ its yardstick's, None where not known."""
-        if self.busy_s is None:
-            return None
-        return _ratio([((w.busy_s or 0.0) / w.batches, w.yardstick_busy_s) for w in self.windows])
-
-    @property
-    def yardstick_busy_s(self) -> float:
-        """Median seconds of one unit of the yardstick: CPU time where known, else wall time.
-
-        NaN without a yardstick.
-        """
-        busy = [w.yardstick_busy_s for w in self.windows]
-        found = busy if any(busy) else [w.yardstick_wall_s for w in self.windows]
-        known = [unit for unit in found if unit is not None and unit > 0]
-        return median(known) if known else math.nan
-
-    @property
-    def burst_s(self) -> float:
-        """Wall seconds per batch of the best window."""
-        return min(w.wall_s / w.batches for w in self.windows)
-
-    @property
-    def fading_rel(self) -> float:
-        """Wall time per batch, last ÷ first third of the windows, minus 1; 0 below 6 windows."""
-        third = len(self.windows) // 3
-        if third < 2:
-            return 0.0
-        first = median(w.wall_s / w.batches for w in self.windows[:third])
-        return median(w.wall_s / w.batches for w in self.windows[-third:]) / first - 1
-
-    @property
-    def contended(self) -> float:
-        """Share (0–1) of the yardstick's wall time that it did not have the processor.
-
-        NaN where its CPU time is not known.
-        """
-        pairs = [
-            (w.yardstick_busy_s, w.yardstick_wall_s)
-            for w in self.windows
-            if w.yardstick_busy_s is not None and (w.yardstick_wall_s or 0.0) > 0
-        ]
-        if not pairs:
-            return math.nan
-        return max(0.0, 1 - sum(b for b, _ in pairs) / sum(w or 0.0 for _, w in pairs))
-
-
-def _ratio(pairs: list[tuple[float, float | None]]) -> float:
-    # NaN and what a coarse clock takes for 0 are both no yardstick; neither is above 0.
-    ratios = [value / unit for value, unit in pairs if unit is not None and unit > 0]
-    return median(ratios) if ratios else math.nan
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
-    """Raw samples and facts of one build at one profile, over several fresh processes.
-
-    Attributes:
-        batch: batch size asked for.
-        batch_effective: the one measured; smaller when the asked one does not fit.
-        items: what one batch counts as, in ``unit``.
-    """
-
-    repeats: tuple[Repeat, ...]
-    batch: int
-    batch_effective: int
-    items: float
-    unit: str = "samples"
-
-    @property
-    def wall_s(self) -> float:
-        """Sustained wall seconds per batch, median over repeats."""
-        return median(r.sustained_s for r in self.repeats)
-
-    @property
-    def throughput(self) -> float:
-        """Sustained items per second."""
-        return self.items / self.wall_s
-
-    @property
-    def busy_s(self) -> float | None:
-        """CPU seconds per batch, median over repeats; None where not known."""
-        found = [r.busy_s for r in self.repeats if r.busy_s is not None]
-        return median(found) if len(found) == len(self.repeats) else None
-
-    @property
-    def path(self) -> KernelPath | None:
-        """The kernel path, from the repeat that took it."""
-        return next((r.path for r in self.repeats if r.path is not None), None)
-
-    @property
-    def observed(self) -> Observed:
-        """The facts of the first repeat's build."""
-        return self.repeats[0].observed
-
-
 class Clock(Protocol):
     """Where time comes from; one per child, replaced in tests."""
 
@@ -276,6 +50,9 @@ class Clock(Protocol):
 
     def usage(self) -> tuple[int, int]:
         """Involuntary context switches and minor page faults of this process so far."""
+
+    def machine(self) -> float:
+        """CPU seconds that all processes used so far ÷ number of processors; NaN if unknown."""
 
 
 class SystemClock:
@@ -298,6 +75,14 @@ class SystemClock:
         usage = resource.getrusage(resource.RUSAGE_SELF)
         return usage.ru_nivcsw, usage.ru_minflt
 
+    def machine(self) -> float:
+        """CPU seconds that all processes used so far ÷ number of processors."""
+        times = psutil.cpu_times()
+        # A guest's time is already in the user's; what waits for a disk is idle.
+        idle = {"idle", "iowait", "guest", "guest_nice"}
+        used = sum(v for name, v in times._asdict().items() if name not in idle)
+        return float(used) / (psutil.cpu_count() or 1)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
@@ -309,6 +94,7 @@ class Timing:
     warmup_s: float
     steady: bool
     latency: Latency
+    neighbours: float
 
 
 class Stopwatch:
@@ -351,7 +137,9 @@ class Stopwatch:
         batches = self._batches(warm[-1])
         units = self._units()
         with _no_garbage_collection():
+            others = self._others()
             windows = self._alternate(batches, units)
+            neighbours = others()
             long = median(w.wall_s for w in windows) >= STRAIGHT_LIMIT_S
             straight = () if long else tuple(self._window(batches) for _ in range(STRAIGHT_WINDOWS))
             latency = self._latency(windows)
@@ -362,7 +150,20 @@ class Stopwatch:
             warmup_s=sum(w.wall_s for w in warm),
             steady=steady,
             latency=latency,
+            neighbours=neighbours,
         )
+
+    def _others(self) -> Callable[[], float]:
+        """Start to watch other processes; the result tells their share of the machine since."""
+        clock, processors = self._clock, psutil.cpu_count() or 1
+        wall, own, machine = clock.wall(), clock.busy(), clock.machine()
+
+        def share() -> float:
+            spent = clock.wall() - wall
+            used = clock.machine() - machine - (clock.busy() - own) / processors
+            return min(1.0, max(0.0, used / spent)) if math.isfinite(used) else math.nan
+
+        return share
 
     def _timed(self, work: Callable[[int], None], turns: int) -> tuple[float, float]:
         """Wall and CPU seconds of ``work(turns)``."""

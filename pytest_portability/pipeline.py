@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,12 +20,12 @@ from pytest_portability import (
 )
 from pytest_portability.attribute import Cause
 from pytest_portability.compare import Comparison, Verdict
-from pytest_portability.errors import ChildFailed, DoesNotFit, PortabilityError, Unsupported
-from pytest_portability.measure import Measurement, Sampling
+from pytest_portability.errors import DoesNotFit, PortabilityError, Unsupported
 from pytest_portability.models import Arrays
 from pytest_portability.outputs import error_rel
 from pytest_portability.records import Key, Record
 from pytest_portability.runtimes import Runtime
+from pytest_portability.samples import Measurement, Sampling
 from pytest_portability.servers import Servers
 from pytest_portability.settings import Setting
 from pytest_portability.targets import Target
@@ -191,10 +190,12 @@ class Pipeline:
         key = ask.key(item)
         baseline = _baseline(self._baselines, key)
         outcomes: list[Outcome] = []
+        log = ""
         try:
             built = self._describe(item, ask, item.batch)
             while True:
                 built, outcome = self._measure(item, ask, built, repeat=len(outcomes))
+                log = log or self._servers.log
                 outcomes.append(outcome)
                 measurement = _measurement(item, ask, built, outcomes)
                 record, judged = self._record(item, ask, built, measurement, outcomes[0], baseline)
@@ -206,9 +207,11 @@ class Pipeline:
                     break
         except Unsupported as exc:
             return Result(key=key, comparison=compare.error(str(exc), skipped=True))
+        except DoesNotFit as exc:
+            unfit = compare.unfit(f"not even batch 1 of {item.batch} fits: {exc}", baseline)
+            return Result(key=key, comparison=unfit, log=exc.log)
         except PortabilityError as exc:
-            log = exc.log if isinstance(exc, ChildFailed) else ""
-            return Result(key=key, comparison=compare.error(str(exc)), log=log)
+            return Result(key=key, comparison=compare.error(str(exc)), log=exc.log)
         finally:
             self._progress("")
         if comparison.verdict is Verdict.MISSING:
@@ -218,7 +221,7 @@ class Pipeline:
         return Result(
             key=key,
             comparison=comparison,
-            causes=attribute.attribute(comparison),
+            causes=attribute.attribute(comparison, log=log),
             measurement=measurement,
             outputs=outcomes[0].outputs,
         )
@@ -300,22 +303,10 @@ class Pipeline:
     def _measure(
         self, item: Item, ask: Ask, built: _Built, *, repeat: int
     ) -> tuple[_Built, Outcome]:
-        """One repeat in a fresh child; a first one that does not fit is tried with half the batch."""
+        """One repeat in a fresh child; a first one that does not fit tries half the batch."""
         while True:
             self._progress(f"{ask.name} {item.id}: repeat {repeat + 1}")
-            job = Job(
-                source=built.source,
-                path=built.path,
-                runtime=item.runtime,
-                handle=item.target.handles.get(item.runtime.name, ""),
-                platform=item.target.platform,
-                precision=item.precision,
-                options={k: v for k, v in ask.options.items() if k != "opset"},
-                inputs=built.subject.inputs,
-                sampling=Sampling(seconds=ask.seconds, trace=repeat == 0),
-                cache_dir=str(self._servers.directory),
-                metric=ask.metric if repeat == 0 else None,
-            )
+            job = self._job(item, ask, built, first=repeat == 0)
             try:
                 outcome: Outcome = self._call(ask, worker.measure, job, runtime=item.runtime)
             except DoesNotFit:
@@ -325,14 +316,32 @@ class Pipeline:
             else:
                 return built, outcome
 
+    def _job(self, item: Item, ask: Ask, built: _Built, *, first: bool) -> Job:
+        target = item.target
+        return Job(
+            source=built.source,
+            path=built.path,
+            runtime=item.runtime,
+            handle=target.handles.get(item.runtime.name, ""),
+            platform=target.platform,
+            precision=item.precision,
+            options={k: v for k, v in ask.options.items() if k != "opset"},
+            inputs=built.subject.inputs,
+            sampling=Sampling(seconds=ask.seconds, trace=first),
+            cache_dir=str(self._servers.directory / "cache"),
+            yardstick="" if target.platform == "cpu" else target.handles.get("torch", ""),
+            metric=ask.metric if first else None,
+        )
+
     def _call(
         self, ask: Ask, function: Callable[..., Any], *args: object, runtime: Runtime | None
     ) -> Any:
-        environment = {**yardstick.ENVIRONMENT, **ask.environment}
         packages: tuple[str, ...] = ("numpy", "pytest_portability.worker")
+        environment = dict(yardstick.ENVIRONMENT)
         if runtime is not None:
             environment |= runtime.environment
             packages += runtime.packages
+        environment |= ask.environment
         return self._servers.call(
             function,
             *args,
@@ -344,14 +353,11 @@ class Pipeline:
 
     def _source(self, ask: Ask) -> Source:
         """Pickle the model and its inputs once; children read the files when they want to."""
-        paths = []
-        for part in (ask.model, (ask.inputs, ask.reference)):
-            data = self._servers.dumps(part, ask.by_value)
-            path = self._servers.directory / hashlib.sha256(data).hexdigest()[:24]
-            if not path.exists():
-                path.write_bytes(data)
-            paths.append(path)
-        return Source(model=paths[0], inputs=paths[1], name=ask.name)
+        model, inputs = (
+            self._servers.keep(part, ask.by_value)
+            for part in (ask.model, (ask.inputs, ask.reference))
+        )
+        return Source(model=model, inputs=inputs, name=ask.name)
 
     def _goes_on(self, ask: Ask, comparison: Comparison, outcomes: Sequence[Outcome]) -> bool:
         """Whether another repeat is worth its time."""

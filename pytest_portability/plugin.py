@@ -345,7 +345,7 @@ class RunHooks:
         """Give the test its outcome: ``pass``, ``warn``, ``fail``, ``skip`` or ``xfail``."""
         __tracebackhide__ = True
         if outcome == "warn":
-            warnings.warn(PortabilityWarning(text), stacklevel=3)  # the line of the test
+            warnings.warn(PortabilityWarning(text), stacklevel=4)  # the line of the test
         elif outcome == "fail":
             pytest.fail(text, pytrace=False)
         elif outcome == "skip":

@@ -8,11 +8,11 @@ from datetime import datetime, timezone
 from statistics import fmean, median, stdev
 
 from pytest_portability.kernels import KernelPath, effective_precision
-from pytest_portability.measure import Measurement, Repeat
 from pytest_portability.models import ModelFacts
 from pytest_portability.parity import Parity
 from pytest_portability.records import Axis, Figures, Key, ModelVersion, Record
 from pytest_portability.runtimes import LIBRARIES, Observed
+from pytest_portability.samples import Measurement, Repeat
 from pytest_portability.targets import Target
 
 SPEED_VARIABLES = (
@@ -52,7 +52,7 @@ def figures(measurement: Measurement) -> Figures:
         latency_p90_s=median(r.latency.p90_s for r in repeats),
         latency_p99_s=median(r.latency.p99_s for r in repeats),
         yardstick=repeats[0].yardstick,
-        yardstick_s=median(r.yardstick_busy_s for r in repeats),
+        yardstick_s=median(r.yardstick_s for r in repeats),
         build_s=repeats[0].build_s,
         first_call_s=repeats[0].first_call_s,
         memory_device_bytes=_least(r.memory.device_bytes for r in repeats),

@@ -170,13 +170,13 @@ def _handled(
         pattern: sorted(n for n in target.handles if fnmatchcase(n, pattern)) for pattern in asked
     }
     handled = list(dict.fromkeys(name for names in matching.values() for name in names))
-    # Of the default runtimes some are always missing; only none at all is worth a word.
-    missing = [p for p, names in matching.items() if not names] if named else []
-    if not named and not handled:
-        missing = ["runtime"]
+    missing = [pattern for pattern, names in matching.items() if not names]
+    if not named:
+        # Of the default runtimes some are always missing; only that all are is worth a word.
+        missing = [] if handled else [" or ".join(asked)]
     return handled, [
         Absentee(
-            id=f"{target.id}-{pattern}-not-here",
+            id=f"{target.id}-{pattern if named else 'runtime'}-not-here",
             reason=_no_runtime(found, target, pattern),
             target=target.id,
             runtime=pattern,

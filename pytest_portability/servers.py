@@ -10,6 +10,7 @@ but Linux) each call spawns a new interpreter instead.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import pickle
@@ -61,6 +62,7 @@ class Servers:
         self._servers: OrderedDict[tuple[object, ...], _Server] = OrderedDict()
         self._unusable: dict[str, str] = {}
         self._calls = 0
+        self._log = ""
         try:
             self._directory = Path(tempfile.mkdtemp(prefix="portability-"))
         except OSError as exc:
@@ -68,21 +70,39 @@ class Servers:
             raise ChildFailed(msg) from exc
 
     @property
+    def log(self) -> str:
+        """The last lines that the latest child wrote."""
+        return self._log
+
+    @property
     def directory(self) -> Path:
         """A private directory that lives as long as this object."""
         return self._directory
 
-    def dumps(self, value: object, by_value: Sequence[ModuleType] = ()) -> bytes:
-        """Pickle a value for a child.
+    def keep(self, value: object, by_value: Sequence[ModuleType] = ()) -> Path:
+        """Pickle a value into a file that children may read; equal pickles share one.
 
         Args:
             value: what to pickle.
             by_value: modules whose functions and classes travel by value.
 
         Raises:
-            ChildFailed: it cannot be pickled.
+            ChildFailed: it cannot be pickled, or the file cannot be written.
         """
-        return _dumps(value, by_value)
+        data = _dumps(value, by_value)
+        path = self._directory / f"{hashlib.sha256(data).hexdigest()[:24]}.pickle"
+        try:
+            if not path.exists():
+                path.write_bytes(data)
+        except OSError as exc:
+            raise ChildFailed(self._no_room(exc)) from exc
+        return path
+
+    def _no_room(self, exc: OSError) -> str:
+        return (
+            f"a child process cannot be started: {exc}. Its files go to {self._directory}: if "
+            "that is full or gone, free space or set TMPDIR to another directory"
+        )
 
     def environment(self, defaults: Mapping[str, str]) -> dict[str, str]:
         """The variables a child gets: ``defaults`` unless this process has its own."""
@@ -128,12 +148,9 @@ class Servers:
             code = self._run(job, environment or {}, preload, time_limit_s)
             return _value(job, code, time_limit_s, out_of_memory=_memory_kills() > kills)
         except OSError as exc:
-            msg = (
-                f"a child process cannot be started: {exc}. Its files go to {self._directory}: if "
-                "that is full or gone, free space or set TMPDIR to another directory"
-            )
-            raise ChildFailed(msg) from exc
+            raise ChildFailed(self._no_room(exc)) from exc
         finally:
+            self._log = _tail(job / "log")
             shutil.rmtree(job, ignore_errors=True)
 
     def _run(
@@ -388,8 +405,7 @@ def _error(text: str, data: bytes, log: str) -> PortabilityError:
         error = None
     if not isinstance(error, PortabilityError):
         return ChildFailed(text, log=log)
-    if isinstance(error, ChildFailed):
-        error.log = log
+    error.log = log
     return error
 
 

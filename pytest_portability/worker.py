@@ -18,15 +18,17 @@ import psutil
 from pytest_portability import convert, models, yardstick
 from pytest_portability.errors import (
     BuildError,
+    DoesNotFit,
     InputsError,
     ModelError,
     PortabilityError,
 )
 from pytest_portability.kernels import KernelPath
-from pytest_portability.measure import Memory, Repeat, Sampling, Stopwatch
+from pytest_portability.measure import Stopwatch
 from pytest_portability.models import Arrays, Model, ModelFacts
 from pytest_portability.outputs import error_rel
 from pytest_portability.runtimes import Build, Request, Runtime, library, load
+from pytest_portability.samples import Memory, Repeat, Sampling
 from pytest_portability.targets import Absent, Device
 
 Inputs = Mapping[str, Any] | Sequence[Any]
@@ -111,10 +113,11 @@ def describe(source: Source, batch: int, fits: int) -> Subject:
     given, own_reference = _unpickle(source.inputs)
     made = fits if callable(given) else batch
     arrays = models.bind(_make_inputs(given, made), facts, made, _torch_module(model))
-    if made > fits:
-        arrays = {n: a[:fits] if a.shape[:1] == (batch,) else a for n, a in arrays.items()}
+    arrays = _cut(arrays, made, fits)
     if own_reference is not None:
-        reference = _own_reference(own_reference, arrays)
+        reference = _own_reference(own_reference, arrays, facts)
+        if not callable(own_reference):
+            reference = _cut(reference, batch, fits)
         name, floor = "given by the test", 0.0
     else:
         reference, name, floor = _reference(model, arrays)
@@ -126,6 +129,13 @@ def describe(source: Source, batch: int, fits: int) -> Subject:
         reference_name=name,
         floor_rel=floor,
     )
+
+
+def _cut(arrays: Arrays, batch: int, fits: int) -> Arrays:
+    """The first ``fits`` samples of ready arrays."""
+    if fits == batch:
+        return arrays
+    return {name: a[:fits] if a.shape[:1] == (batch,) else a for name, a in arrays.items()}
 
 
 def _torch_module(model: Model) -> Any:
@@ -147,13 +157,19 @@ def _make_inputs(given: Any, batch: int) -> Inputs:
     return made
 
 
-def _own_reference(given: Any, inputs: Arrays) -> Arrays:
+def _own_reference(given: Any, inputs: Arrays, facts: ModelFacts) -> Arrays:
     outputs = given(inputs) if callable(given) else given
     if isinstance(outputs, Mapping):
         return {str(name): np.asarray(value) for name, value in outputs.items()}
-    if isinstance(outputs, (list, tuple)):
-        return {f"output_{i}": np.asarray(value) for i, value in enumerate(outputs)}
-    return {"output": np.asarray(outputs)}
+    many = isinstance(outputs, (list, tuple))
+    values = list(outputs) if many else [outputs]
+    names = [spec.name for spec in facts.outputs]
+    if not names:
+        names = [f"output_{i}" for i in range(len(values))] if many else ["output"]
+    if len(names) != len(values):
+        msg = f"reference= gives {len(values)} outputs, the model has {len(names)}: {names}"
+        raise InputsError(msg)
+    return {name: np.asarray(value) for name, value in zip(names, values, strict=True)}
 
 
 def _reference(model: Model, inputs: Arrays) -> tuple[Arrays, str, float]:
@@ -182,7 +198,7 @@ def _nudged(inputs: Arrays) -> Arrays:
     """
     rng = np.random.default_rng(INPUT_SEED)
     return {
-        name: np.nextafter(a, np.where(rng.random(a.shape) < 0.5, -np.inf, np.inf).astype(a.dtype))  # noqa: PLR2004 - an even chance
+        name: np.nextafter(a, np.where(rng.random(a.shape) < 0.5, -np.inf, np.inf).astype(a.dtype))
         if a.dtype.kind == "f"
         else a
         for name, a in inputs.items()
@@ -209,7 +225,7 @@ def _torch_reference(model: Model, inputs: Arrays) -> tuple[Arrays, str, float]:
             name: a.astype(np.float64) if a.dtype.kind == "f" else a for name, a in inputs.items()
         }
         reference = _run("torch", double, wide, {})
-    except BuildError as exc:
+    except (BuildError, DoesNotFit) as exc:
         logging.getLogger(__name__).warning("no fp64 reference: %s", exc)
         floor = error_rel(_run("torch", single, _nudged(inputs), {}), narrow).worst_rel
         return narrow, "torch eager on the CPU in fp32 (the module refused fp64)", floor
@@ -268,6 +284,8 @@ class Job:
     Attributes:
         source: the model; ``path`` wins where it was converted.
         path: a converted ONNX file, None to build from the source itself.
+        yardstick: torch's name of the accelerator; empty on a CPU, and where torch does not reach
+            the device, so that the host's speed is all that is known.
         metric: the task metric, in the first repeat only.
     """
 
@@ -281,6 +299,7 @@ class Job:
     inputs: Arrays
     sampling: Sampling
     cache_dir: str
+    yardstick: str = ""
     metric: Metric | None = None
 
 
@@ -302,7 +321,7 @@ class Outcome:
 def measure(job: Job) -> Outcome:
     """Build, time, and take outputs, task metric and (if sampled) the kernel path."""
     # The yardstick first: its own memory must not count as the model's.
-    fixed = yardstick.on_cpu() if job.platform == "cpu" else yardstick.on_device(job.handle)
+    fixed = yardstick.on_device(job.yardstick) if job.yardstick else yardstick.on_cpu()
     resident = _Resident()
     request = Request(
         model=_model(job),
@@ -339,6 +358,7 @@ def measure(job: Job) -> Outcome:
         yardstick=fixed.id,
         observed=observed,
         path=path,
+        neighbours=timing.neighbours,
     )
     return Outcome(repeat=repeat, outputs=outputs, again=again, metrics=metrics)
 
@@ -352,7 +372,12 @@ def _model(job: Job) -> Model:
 def _trace(job: Job, request: Request) -> tuple[KernelPath | None, int | None]:
     if not job.sampling.trace:
         return None, None
-    path = job.runtime.trace(request, job.inputs)
+    try:
+        path = job.runtime.trace(request, job.inputs)
+    except Exception as exc:  # noqa: BLE001 - the figures are good; only how they arose is unknown
+        traceback.print_exc()
+        caveat = f"the kernel path could not be taken: {type(exc).__name__}: {exc}"
+        path = KernelPath(runtime=job.runtime.name, evidence="none", caveats=(caveat,))
     return path, getattr(job.runtime, "arena_peak_bytes", None)
 
 

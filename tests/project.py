@@ -22,16 +22,23 @@ from pytest_portability.targets import cpu_device, merge
 
 TESTS = Path(__file__).parent
 
+PLAIN = [
+    f"-pno:{plugin}"
+    for plugin in ("cacheprovider", "hypothesispytest", "anyio", "cov", "benchmark")
+]
+"""Other plugins of the developer's environment: imported anew by every inner run, they are slow."""
+
 CONFTEST = """
 import sys
 sys.path[:0] = [{tests!r}] * ({tests!r} not in sys.path)
 import numpy as np
 import pytest
-from pytest_portability import pipeline, runtimes
+from pytest_portability import compare, pipeline, runtimes
 from runtimes.fake import FakeRuntime
 
 PACKAGES = ("numpy", "onnx", "onnx.reference", "runtimes.fake")
 runtimes.LIBRARIES = {{}}
+compare.MEMORY_FLOOR_BYTES = 2**40  # another process's memory decides nothing here
 {scripted}
 
 def pytest_portability_runtimes(config):
@@ -107,11 +114,11 @@ class Project:
 
     def run(self, *args: str) -> pytest.RunResult:
         """Run pytest here, in this process."""
-        return self.pytester.runpytest_inprocess("-p", "no:cacheprovider", *args)
+        return self.pytester.runpytest_inprocess(*PLAIN, *args)
 
     def spawn(self, *args: str) -> pytest.RunResult:
         """Run pytest here, in a process of its own."""
-        return self.pytester.runpytest_subprocess("-p", "no:cacheprovider", *args)
+        return self.pytester.runpytest_subprocess(*PLAIN, *args)
 
     def report(self, *args: str) -> tuple[pytest.RunResult, list[dict[str, Any]]]:
         """Run with a JSON report and give its items too."""

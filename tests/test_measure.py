@@ -9,24 +9,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import psutil
 import pytest
 
 from pytest_portability import measure
 from pytest_portability.errors import BuildError
 from pytest_portability.kernels import KernelPath
-from pytest_portability.measure import (
-    Latency,
-    Measurement,
-    Memory,
-    Repeat,
-    Sampling,
-    Stopwatch,
-    SystemClock,
-    Timing,
-    Window,
-)
+from pytest_portability.measure import Stopwatch, SystemClock, Timing
 from pytest_portability.models import Arrays
 from pytest_portability.runtimes import Observed
+from pytest_portability.samples import Latency, Measurement, Memory, Repeat, Sampling, Window
 from pytest_portability.yardstick import Yardstick
 
 
@@ -39,6 +31,7 @@ class FakeClock:
     share: float = 1.0
     switches: int = 0
     faults: int = 0
+    others: float = 0.0
 
     def wall(self) -> float:
         """Monotonic seconds."""
@@ -51,6 +44,10 @@ class FakeClock:
     def usage(self) -> tuple[int, int]:
         """Switches and faults."""
         return self.switches, self.faults
+
+    def machine(self) -> float:
+        """CPU seconds of all processes ÷ processors: this one's and ``others``."""
+        return self.cpu / (psutil.cpu_count() or 1) + self.others * self.now
 
     def work(self, seconds: float) -> None:
         """Let time pass."""
@@ -497,7 +494,7 @@ def test_a_yardstick_that_is_no_number_is_no_yardstick(unit: float | None) -> No
     assert math.isnan(blind.wall_ratio)
     assert blind.busy_ratio is not None
     assert math.isnan(blind.busy_ratio)
-    assert math.isnan(blind.yardstick_busy_s)
+    assert math.isnan(blind.yardstick_s)
     assert math.isnan(blind.contended)
     assert blind.wall_s == pytest.approx(0.02)
 
@@ -505,7 +502,7 @@ def test_a_yardstick_that_is_no_number_is_no_yardstick(unit: float | None) -> No
 def test_one_window_with_a_bad_yardstick_does_not_spoil_the_others() -> None:
     mixed = repeat([window(0.02), window(0.02, unit=math.nan), window(0.02)])
     assert mixed.wall_ratio == pytest.approx(20)
-    assert mixed.yardstick_busy_s == pytest.approx(0.001)
+    assert mixed.yardstick_s == pytest.approx(0.001)
 
 
 def test_an_accelerator_has_no_cpu_time_and_no_contention() -> None:
@@ -514,12 +511,21 @@ def test_an_accelerator_has_no_cpu_time_and_no_contention() -> None:
     assert device.busy_s is None
     assert device.busy_ratio is None
     assert math.isnan(device.contended)
-    assert device.yardstick_busy_s == pytest.approx(0.001)
+    assert device.yardstick_s == pytest.approx(0.001)
 
 
 def test_contention_is_the_time_the_yardstick_had_no_processor() -> None:
     windows = [replace(window(0.02), yardstick_busy_s=busy) for busy in (0.0006, 0.0009)]
     assert repeat(windows).contended == pytest.approx(0.25)
+
+
+def test_neighbours_count_where_the_work_is_on_several_threads() -> None:
+    """They may leave the yardstick's one thread alone and still be in the way of the model's."""
+    two = [replace(window(0.02), busy_s=0.036)] * 3
+    one = [replace(window(0.02), busy_s=0.02)] * 3
+    assert replace(repeat(two), neighbours=0.3).contended == pytest.approx(0.3)
+    assert replace(repeat(one), neighbours=0.3).contended == 0
+    assert replace(repeat(two), neighbours=math.nan).contended == 0
 
 
 def test_contention_is_never_negative() -> None:

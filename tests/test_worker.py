@@ -15,7 +15,7 @@ from runtimes.fake import FakeRuntime
 
 from pytest_portability import worker
 from pytest_portability.errors import BuildError, DoesNotFit, InputsError, ModelError, Unsupported
-from pytest_portability.measure import Sampling
+from pytest_portability.samples import Sampling
 from pytest_portability.models import Arrays
 from pytest_portability.outputs import error_rel
 from pytest_portability.worker import Job, Outcome, Source, Subject
@@ -129,10 +129,8 @@ def ready_reference(batch: int) -> Any:
     [
         lambda y: {"y": y},
         lambda y: lambda _inputs: {"y": y},
-        pytest.param(
-            lambda y: [y], marks=pytest.mark.xfail(reason="worker names it output_0, not y")
-        ),
-        pytest.param(lambda y: y, marks=pytest.mark.xfail(reason="worker names it output, not y")),
+        lambda y: [y],
+        lambda y: y,
     ],
     ids=["mapping", "callable", "list", "array"],
 )
@@ -145,7 +143,6 @@ def test_a_reference_of_the_test_is_held_against_the_models_outputs(
     assert not error_rel({"y": expected}, subject.reference).problems
 
 
-@pytest.mark.xfail(reason="worker cuts the inputs to what fits and not the reference")
 def test_a_ready_reference_is_cut_with_the_inputs(bench: Workbench) -> None:
     given, expected = ready_reference(4)
     subject = bench.describe(given, {"y": expected}, batch=4, fits=2)

@@ -12,8 +12,8 @@ from pathlib import Path
 from pytest_portability.attribute import Cause
 from pytest_portability.compare import Comparison, Verdict
 from pytest_portability.errors import UsageError
-from pytest_portability.measure import Measurement
 from pytest_portability.records import Key
+from pytest_portability.samples import Measurement
 from pytest_portability.targets import Absent, Target, require
 
 

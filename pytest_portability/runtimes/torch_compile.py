@@ -8,7 +8,7 @@ import os
 import subprocess
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from pytest_portability.models import Arrays
 from pytest_portability.runtimes import Observed, Request
 from pytest_portability.runtimes.torch import ENVIRONMENT, ModuleBuild, failure, shares_of
 from pytest_portability.runtimes.torch_inductor import (
-    Graph,
+    Introspection,
     calls_of,
     import_compiler,
     introspection,
@@ -116,8 +116,13 @@ def _forget() -> None:
 class CompiledBuild(ModuleBuild):
     """A module compiled by ``torch.compile``; the compiler runs inside the first launch."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, seen: Introspection, *, caches: bool = True) -> None:
         """Prepare the compilation.
+
+        Args:
+            request: what to build.
+            seen: where the compiler's own account of it goes.
+            caches: whether a warm cache may be used.
 
         Raises:
             Unsupported: no C++ compiler, which inductor needs.
@@ -125,6 +130,7 @@ class CompiledBuild(ModuleBuild):
         torch = import_compiler()
         self.backend = str(request.options.get("backend", "inductor"))
         self._first: Compiled | None = None
+        self._introspection = introspection(seen, caches=caches)
         self._frames_elsewhere = 0
         asked = {name: value for name, value in request.options.items() if name in _COMPILE}
         super().__init__(request, wrap=lambda module: torch.compile(module, **asked))
@@ -139,9 +145,12 @@ class CompiledBuild(ModuleBuild):
 
     def launch(self) -> None:
         """Enqueue one inference of the staged batch; the first one compiles."""
-        super().launch()
-        if self._first is None:
-            self._first = compiled_facts()
+        if self._first is not None:
+            super().launch()
+            return
+        with self._introspection:
+            super().launch()
+        self._first = compiled_facts()
 
     def predict(self, inputs: Arrays) -> Arrays:
         """Run other inputs; compiling for another batch size here is no fault of the timed runs."""
@@ -247,16 +256,18 @@ def _environment(name: str, value: str) -> Iterator[None]:
             os.environ[name] = before
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CompileRuntime:
     """A module compiled by ``torch.compile``, with inductor unless another backend is asked for."""
 
-    name: str = "torch.compile"
-    family: str = "torch"
-    packages: tuple[str, ...] = ("torch", "torch._inductor.compile_fx")
-    kinds: tuple[str, ...] = ("torch",)
+    name = "torch.compile"
+    family = "torch"
+    packages = ("torch", "torch._inductor.compile_fx")
+    kinds = ("torch",)
     converted: tuple[str, ...] = ()
-    environment: Mapping[str, str] = dataclasses.field(default_factory=lambda: {**ENVIRONMENT})
+    environment: Mapping[str, str] = ENVIRONMENT
+
+    def __init__(self) -> None:
+        self._seen: Introspection | None = None
 
     def supports(self, precision: str, platform: str) -> str:
         """Why this precision cannot be done on this platform; empty if it can, as far as known."""
@@ -269,31 +280,29 @@ class CompileRuntime:
             msg = f"runtime {self.name!r} takes 'mode' or 'options', not both"
             raise UsageError(msg)
         self._check_inductor_options(request.options.get("options", {}))
-        return CompiledBuild(request)
+        self._seen = _account(request)
+        return CompiledBuild(request, self._seen)
 
     def trace(self, request: Request, inputs: Arrays, runs: int = 3) -> KernelPath:
-        """Kernels of one run, from a compilation of its own that bypasses every cache.
+        """Kernels of one run, from the last compilation in this process that was not cached.
 
-        A warm cache would hide what was fused. Takes a cold compilation: 6 to 25 s.
+        A warm cache hides what was fused: if the last build hit one, this compiles once more and
+        bypasses every cache, which takes 6 to 25 s.
         """
-        with tempfile.TemporaryDirectory(prefix="portability-") as folder:
-            fresh = dataclasses.replace(request, cache_dir=folder)
-            graphs: list[Graph] = []
-            with introspection(folder, graphs):
-                build = self.build(fresh)
-                try:
-                    build.stage(inputs)
-                    build.launch()
-                    build.synchronize()
-                    return self._path(build, Path(folder), graphs, runs)
-                except Exception as exc:
-                    raise failure(exc, f"trace the module on {request.handle}") from exc
-                finally:
-                    build.close()
+        caches = self._seen is not None and bool(self._seen.graphs)
+        own = _account(request)
+        build = CompiledBuild(request, own, caches=caches)
+        try:
+            build.stage(inputs)
+            build.launch()
+            build.synchronize()
+            return self._path(build, self._seen if caches and self._seen else own, runs)
+        except Exception as exc:
+            raise failure(exc, f"trace the module on {request.handle}") from exc
+        finally:
+            build.close()
 
-    def _path(
-        self, build: CompiledBuild, folder: Path, graphs: Sequence[Graph], runs: int
-    ) -> KernelPath:
+    def _path(self, build: CompiledBuild, seen: Introspection, runs: int) -> KernelPath:
         ops = executed_ops(build.run_eagerly)
         source = source_of(ops)
         if not build.compiled():
@@ -304,7 +313,7 @@ class CompileRuntime:
             return KernelPath(runtime=self.name, uses=uses, source=source, caveats=(note, *caveats))
         calls = [
             dataclasses.replace(call, kernel=in_tf32(call.kernel, build.is_tf32))
-            for call in calls_of(folder, graphs)
+            for call in calls_of(seen.folder, seen.graphs)
         ]
         if not calls:
             note = f"backend {build.backend!r} does not tell its kernels"
@@ -332,6 +341,14 @@ class CompileRuntime:
                 f"near ones: {', '.join(near)}; all: torch._inductor.list_options()"
             )
             raise UsageError(msg)
+
+
+def _account(request: Request) -> Introspection:
+    """A place for what the compiler writes; it has to outlive the build, for ``trace``."""
+    if request.cache_dir:
+        Path(request.cache_dir).mkdir(parents=True, exist_ok=True)
+    folder = tempfile.mkdtemp(prefix="inductor-", dir=request.cache_dir or None)
+    return Introspection(Path(folder))
 
 
 def runtime(name: str) -> CompileRuntime:

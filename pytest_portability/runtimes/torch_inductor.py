@@ -10,7 +10,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -55,22 +55,54 @@ class Call:
     timed: str
 
 
+@dataclass(slots=True)
+class Introspection:
+    """What inductor wrote down while it compiled.
+
+    Attributes:
+        folder: of its provenance files.
+        graphs: in order of compilation; empty where a warm cache left nothing to compile.
+    """
+
+    folder: Path
+    graphs: list[Graph] = field(default_factory=list)
+
+
 @contextlib.contextmanager
-def introspection(folder: str, graphs: list[Graph]) -> Iterator[None]:
-    """Make inductor write down what it fuses, and hand us its graphs."""
+def introspection(seen: Introspection, *, caches: bool) -> Iterator[None]:
+    """Make inductor write down what it fuses, and hand us its graphs.
+
+    Each generated kernel also gets a name in the profiler: some 40 ns a launch, and the price of
+    taking the kernel path from the very compilation that is measured.
+
+    Args:
+        seen: where to put it.
+        caches: whether a warm cache may be used, which leaves ``seen`` empty.
+    """
     import_compiler()
     from torch._inductor import config
+    from torch._inductor.custom_graph_pass import CustomGraphPass
+
+    class Spy(CustomGraphPass):  # type: ignore[misc] # torch is untyped here
+        """Only a pass that names itself leaves the compilation cacheable."""
+
+        def __call__(self, graph: Any) -> None:
+            seen.graphs.append(_nodes(graph))
+
+        def uuid(self) -> str:
+            return "pytest-portability reads the graph and changes nothing"
 
     logger = logging.getLogger("torch._inductor.debug")
     level = logger.level
-    switches = {
+    switches: dict[str, Any] = {
         "cpp.enable_kernel_profile": True,
-        "force_disable_caches": True,
-        "post_grad_custom_post_pass": lambda graph: graphs.append(_nodes(graph)),
-        "trace.debug_dir": folder,
+        "post_grad_custom_post_pass": Spy(),
+        "trace.debug_dir": str(seen.folder),
         "trace.enabled": True,
         "trace.provenance_tracking_level": 1,
     }
+    if not caches:
+        switches["force_disable_caches"] = True
     with config.patch(switches), warnings.catch_warnings():
         # We asked for it: caches hide what is looked for.
         warnings.filterwarnings("ignore", message="dynamo_pgo force disabled")

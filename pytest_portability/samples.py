@@ -1,0 +1,249 @@
+"""Raw samples of a build, and the figures that follow from them. Knows no clock."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import median
+
+from pytest_portability.kernels import KernelPath
+from pytest_portability.runtimes import Observed
+
+PARALLEL = 1.05
+"""CPU time ÷ wall time beyond which a build is taken to use more than one thread."""
+
+STRAIGHT_BOUNDS = (0.97, 1.03)
+"""Uninterrupted ÷ alternated time inside which alternating with the yardstick changed nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How long and how often to measure; every duration in seconds.
+
+    Attributes:
+        seconds: time per repeat in which model windows alternate with yardstick windows.
+        window_s: least length of one model window.
+        yardstick_s: length to aim at for one yardstick window.
+        warmup_s: most that warm-up may take after the first call.
+        steady_rel: warm-up ends when the last three windows agree within this fraction.
+        min_windows: fewest windows, even if they take longer than ``seconds``.
+        trace: whether this repeat also takes the kernel path.
+    """
+
+    seconds: float = 1.5
+    window_s: float = 0.03
+    yardstick_s: float = 0.01
+    warmup_s: float = 2.0
+    steady_rel: float = 0.10
+    min_windows: int = 5
+    trace: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """One stretch of queued batches with one synchronisation at its end, and its yardstick.
+
+    Attributes:
+        batches: inferences inside the clock.
+        wall_s: wall time of the window.
+        busy_s: process CPU time of the window on a CPU target, else None.
+        yardstick_wall_s: wall time per unit of the yardstick's work around this window; None in
+            the uninterrupted stretch, which has no yardstick.
+        yardstick_busy_s: CPU time per unit of the yardstick's work on a CPU target, else None.
+        switches: involuntary context switches during the window.
+        faults: minor page faults during the window.
+    """
+
+    batches: int
+    wall_s: float
+    busy_s: float | None
+    yardstick_wall_s: float | None = None
+    yardstick_busy_s: float | None = None
+    switches: int = 0
+    faults: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latency:
+    """Synchronous single calls, seconds."""
+
+    p50_s: float
+    p90_s: float
+    p99_s: float
+    calls: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Peaks at the profile; None where not known.
+
+    Attributes:
+        device_bytes: device allocator's peak.
+        arena_bytes: CPU arena in use at its peak, exact, without weights.
+        process_bytes: growth of the child's resident set from before the build to its peak.
+    """
+
+    device_bytes: int | None = None
+    arena_bytes: int | None = None
+    process_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repeat:
+    """What one fresh child process measured of one build.
+
+    Attributes:
+        windows: after warm-up, in order, each with its yardstick.
+        straight: the uninterrupted stretch, without yardstick.
+        yardstick: identity of the yardstick's work and library.
+        neighbours: share (0–1) of the machine's processors that other processes used meanwhile,
+            NaN where unknown.
+    """
+
+    windows: tuple[Window, ...]
+    straight: tuple[Window, ...]
+    build_s: float
+    first_call_s: float
+    warmup_s: float
+    steady: bool
+    latency: Latency
+    memory: Memory
+    yardstick: str
+    observed: Observed
+    path: KernelPath | None = None
+    neighbours: float = math.nan
+
+    @property
+    def wall_s(self) -> float:
+        """Sustained wall seconds per batch: all windows after warm-up."""
+        return sum(w.wall_s for w in self.windows) / sum(w.batches for w in self.windows)
+
+    @property
+    def straight_rel(self) -> float:
+        """Uninterrupted ÷ alternated time per batch: CPU time where known, else wall time."""
+
+        def typical(windows: tuple[Window, ...]) -> float:
+            by_wall = self.busy_s is None
+            times = (w.wall_s if by_wall else w.busy_s or 0.0 for w in windows)
+            return median(time / w.batches for time, w in zip(times, windows, strict=True))
+
+        alternated = typical(self.windows)
+        return typical(self.straight) / alternated if self.straight and alternated else 1.0
+
+    @property
+    def sustained_s(self) -> float:
+        """Wall seconds per batch to report: uninterrupted where alternating changed the figure."""
+        low, high = STRAIGHT_BOUNDS
+        return self.wall_s if low <= self.straight_rel <= high else self.wall_s * self.straight_rel
+
+    @property
+    def busy_s(self) -> float | None:
+        """CPU seconds per batch, None where not known."""
+        if any(w.busy_s is None for w in self.windows):
+            return None
+        return sum(w.busy_s or 0.0 for w in self.windows) / sum(w.batches for w in self.windows)
+
+    @property
+    def wall_ratio(self) -> float:
+        """Median over windows of wall time per batch ÷ its yardstick's; NaN without a yardstick."""
+        return _ratio([(w.wall_s / w.batches, w.yardstick_wall_s) for w in self.windows])
+
+    @property
+    def busy_ratio(self) -> float | None:
+        """Median over windows of CPU time per batch ÷ its yardstick's, None where not known."""
+        if self.busy_s is None:
+            return None
+        return _ratio([((w.busy_s or 0.0) / w.batches, w.yardstick_busy_s) for w in self.windows])
+
+    @property
+    def yardstick_s(self) -> float:
+        """Median seconds of one unit of the yardstick: CPU time where known, else wall time.
+
+        NaN without a yardstick.
+        """
+        busy = [w.yardstick_busy_s for w in self.windows]
+        found = busy if any(busy) else [w.yardstick_wall_s for w in self.windows]
+        known = [unit for unit in found if unit is not None and unit > 0]
+        return median(known) if known else math.nan
+
+    @property
+    def burst_s(self) -> float:
+        """Wall seconds per batch of the best window."""
+        return min(w.wall_s / w.batches for w in self.windows)
+
+    @property
+    def fading_rel(self) -> float:
+        """Wall time per batch, last ÷ first third of the windows, minus 1; 0 below 6 windows."""
+        third = len(self.windows) // 3
+        if third < 2:
+            return 0.0
+        first = median(w.wall_s / w.batches for w in self.windows[:third])
+        return median(w.wall_s / w.batches for w in self.windows[-third:]) / first - 1
+
+    @property
+    def contended(self) -> float:
+        """Share (0–1) of the processor that neighbours took from the work, NaN where unknown.
+
+        For work on one thread, what the yardstick missed of its wall time. Work on several threads
+        meets neighbours that leave the yardstick's one thread alone: there, at least the share of
+        the machine that other processes used.
+        """
+        pairs = [
+            (w.yardstick_busy_s, w.yardstick_wall_s)
+            for w in self.windows
+            if w.yardstick_busy_s is not None and (w.yardstick_wall_s or 0.0) > 0
+        ]
+        if not pairs:
+            return math.nan
+        missed = max(0.0, 1 - sum(b for b, _ in pairs) / sum(w or 0.0 for _, w in pairs))
+        parallel = self.busy_s is not None and self.busy_s > PARALLEL * self.wall_s
+        return max(missed, self.neighbours) if parallel and self.neighbours > 0 else missed
+
+
+def _ratio(pairs: list[tuple[float, float | None]]) -> float:
+    # NaN and what a coarse clock takes for 0 are both no yardstick; neither is above 0.
+    ratios = [value / unit for value, unit in pairs if unit is not None and unit > 0]
+    return median(ratios) if ratios else math.nan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """Raw samples and facts of one build at one profile, over several fresh processes.
+
+    Attributes:
+        batch: batch size asked for.
+        batch_effective: the one measured; smaller when the asked one does not fit.
+        items: what one batch counts as, in ``unit``.
+    """
+
+    repeats: tuple[Repeat, ...]
+    batch: int
+    batch_effective: int
+    items: float
+    unit: str = "samples"
+
+    @property
+    def wall_s(self) -> float:
+        """Sustained wall seconds per batch, median over repeats."""
+        return median(r.sustained_s for r in self.repeats)
+
+    @property
+    def throughput(self) -> float:
+        """Sustained items per second."""
+        return self.items / self.wall_s
+
+    @property
+    def busy_s(self) -> float | None:
+        """CPU seconds per batch, median over repeats; None where not known."""
+        found = [r.busy_s for r in self.repeats if r.busy_s is not None]
+        return median(found) if len(found) == len(self.repeats) else None
+
+    @property
+    def path(self) -> KernelPath | None:
+        """The kernel path, from the repeat that took it."""
+        return next((r.path for r in self.repeats if r.path is not None), None)
+
+    @property
+    def observed(self) -> Observed:
+        """The facts of the first repeat's build."""
+        return self.repeats[0].observed

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -104,8 +105,8 @@ LOOPS = {
     "openvino": """
         import openvino as ov
         core = ov.Core()
-        proto = model.onnx_model().SerializeToString()
-        compiled = core.compile_model(core.read_model(proto), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+        read = core.read_model(model.onnx_model().SerializeToString())
+        compiled = core.compile_model(read, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
         request = compiled.create_infer_request()
         call = lambda: request.infer(feed)
     """,
@@ -171,8 +172,6 @@ def _row(what: str, value: str, rounds: int) -> None:
 
 
 def _run(command: Sequence[str], folder: Path) -> tuple[float, str]:
-    import os
-
     start = time.perf_counter()
     done = subprocess.run(
         command,
@@ -184,7 +183,8 @@ def _run(command: Sequence[str], folder: Path) -> tuple[float, str]:
     )
     seconds = time.perf_counter() - start
     if done.returncode not in {0, 5}:
-        raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
+        msg = f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}"
+        raise RuntimeError(msg)
     return seconds, done.stdout
 
 

@@ -22,7 +22,7 @@ from pytest_portability.attribute import Cause
 from pytest_portability.compare import Comparison, Verdict
 from pytest_portability.errors import DoesNotFit, PortabilityError, Unsupported
 from pytest_portability.models import Arrays
-from pytest_portability.outputs import error_rel
+from pytest_portability.outputs import Differences, error_rel
 from pytest_portability.records import Key, Record
 from pytest_portability.runtimes import Runtime
 from pytest_portability.samples import Measurement, Sampling
@@ -153,6 +153,33 @@ class _Built:
     facts: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Computed:
+    """The outputs of the timed run, held against the reference and against a second run."""
+
+    reference: parity.Reference
+    again: Differences
+    found: parity.Parity
+
+    @classmethod
+    def of(cls, subject: Subject, outcome: Outcome) -> _Computed:
+        reference = parity.Reference(
+            name=subject.reference_name,
+            differences=error_rel(outcome.outputs, subject.reference),
+            floor_rel=subject.floor_rel,
+        )
+        again = error_rel(outcome.again, outcome.outputs)
+        found = parity.measured(outcome.outputs, subject.inputs, reference, outcome.metrics, again)
+        return cls(reference=reference, again=again, found=found)
+
+    def judge(
+        self, record: Record, baseline: Record | None, tolerance: float | None
+    ) -> parity.ParityVerdict:
+        then = baseline.computed if baseline else None
+        limits = parity.Limits(parity=tolerance)
+        return parity.judge(record.computed, then, self.reference, self.again, limits)
+
+
 class Pipeline:
     """Runs the flow, and keeps what the items of one run share: servers, subjects, conversions.
 
@@ -189,77 +216,61 @@ class Pipeline:
         """
         key = ask.key(item)
         baseline = _baseline(self._baselines, key)
-        outcomes: list[Outcome] = []
-        log = ""
         try:
-            built = self._describe(item, ask, item.batch)
-            while True:
-                built, outcome = self._measure(item, ask, built, repeat=len(outcomes))
-                log = log or self._servers.log
-                outcomes.append(outcome)
-                measurement = _measurement(item, ask, built, outcomes)
-                record, judged = self._record(item, ask, built, measurement, outcomes[0], baseline)
-                allowed = compare.Allowed(loss=ask.tolerance.value, source=ask.tolerance.source)
-                comparison = compare.decide(
-                    record, baseline, measurement=measurement, parity=judged, allowed=allowed
-                )
-                if not self._goes_on(ask, comparison, outcomes):
-                    break
+            result = self._run(item, ask, baseline)
         except Unsupported as exc:
             return Result(key=key, comparison=compare.error(str(exc), skipped=True))
         except DoesNotFit as exc:
-            unfit = compare.unfit(f"not even batch 1 of {item.batch} fits: {exc}", baseline)
+            unfit = compare.unfit(f"not even a batch of 1 fits into memory: {exc}", baseline)
             return Result(key=key, comparison=unfit, log=exc.log)
         except PortabilityError as exc:
             return Result(key=key, comparison=compare.error(str(exc)), log=exc.log)
         finally:
             self._progress("")
+        return result
+
+    def _run(self, item: Item, ask: Ask, baseline: Record | None) -> Result:
+        built = self._describe(item, ask, item.batch)
+        built, first = self._measure(item, ask, built, repeat=0)
+        log, outcomes = self._servers.log, [first]
+        computed = _Computed.of(built.subject, first)
+        while True:
+            measurement = _measurement(item, ask, built, outcomes)
+            record = self._record(item, ask, built, measurement, computed.found)
+            comparison = compare.decide(
+                record,
+                baseline,
+                measurement=measurement,
+                parity=computed.judge(record, baseline, ask.parity.value),
+                allowed=compare.Allowed(loss=ask.tolerance.value, source=ask.tolerance.source),
+            )
+            if not self._goes_on(ask, comparison, outcomes):
+                break
+            outcomes.append(self._measure(item, ask, built, repeat=len(outcomes))[1])
         if comparison.verdict is Verdict.MISSING:
             everything = records.read_all(self._baselines)
-            close = records.closest(everything, key, record.arch, record.vendor)
+            close = records.closest(everything, record.key, record.arch, record.vendor)
             comparison = compare.with_closest(comparison, *(close or (None,)))
         return Result(
-            key=key,
+            key=record.key,
             comparison=comparison,
             causes=attribute.attribute(comparison, log=log),
             measurement=measurement,
-            outputs=outcomes[0].outputs,
+            outputs=first.outputs,
         )
 
     def _record(
-        self,
-        item: Item,
-        ask: Ask,
-        built: _Built,
-        measurement: Measurement,
-        first: Outcome,
-        baseline: Record | None,
-    ) -> tuple[Record, parity.ParityVerdict]:
-        """What is recorded of the measurement, and whether it still computes what it should."""
-        subject = built.subject
-        reference = parity.Reference(
-            name=subject.reference_name,
-            differences=error_rel(first.outputs, subject.reference),
-            floor_rel=subject.floor_rel,
-        )
-        again = error_rel(first.again, first.outputs)
-        record = recording.record(
+        self, item: Item, ask: Ask, built: _Built, measurement: Measurement, found: parity.Parity
+    ) -> Record:
+        return recording.record(
             ask.key(item),
             item.target,
-            recording.version(subject.facts, built.facts, ask.config),
+            recording.version(built.subject.facts, built.facts, ask.config),
             measurement,
-            parity.measured(first.outputs, subject.inputs, reference, first.metrics, again),
+            found,
             environment=self._servers.environment({**item.runtime.environment, **ask.environment}),
             commit=self._commit,
         )
-        judged = parity.judge(
-            record.computed,
-            baseline.computed if baseline else None,
-            reference,
-            again,
-            parity.Limits(parity=ask.parity.value),
-        )
-        return record, judged
 
     def _describe(self, item: Item, ask: Ask, batch: int) -> _Built:
         """Read the model, make inputs and reference, convert the model if the runtime needs it."""

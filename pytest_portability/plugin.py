@@ -435,9 +435,8 @@ class RunHooks:
 
         config: Any = self._config
         if self._worker:
-            config.workeroutput["portability"] = ledger.packed(
-                (self.report.targets, self.report.absents)
-            )
+            found = (self.report.targets, self.report.absents)
+            config.workeroutput["portability"] = ledger.packed(found)
             return
         if config.getoption("collectonly"):
             return

@@ -65,7 +65,7 @@ class Observed:
 
 
 class Build(Protocol):
-    """One executable of a model on one device. All arrays are host NumPy arrays owned by the caller."""
+    """One executable of a model on one device. Arrays are the host's, owned by the caller."""
 
     def stage(self, inputs: Arrays) -> None:
         """Put one batch of inputs where ``launch`` finds it: on the device, outside the clock."""

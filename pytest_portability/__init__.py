@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pytest_portability.attribute import Cause
-    from pytest_portability.compare import Comparison, Verdict
+    from pytest_portability.compare import Comparison
     from pytest_portability.errors import (
         BuildError,
         DoesNotFit,
@@ -28,10 +28,11 @@ if TYPE_CHECKING:
     from pytest_portability.report import Report
     from pytest_portability.runtimes import Build, Observed, Request, Runtime
     from pytest_portability.targets import Absent, Device, Target
+    from pytest_portability.verdicts import Verdict
 
 _HOME = {
     "attribute": ("Cause",),
-    "compare": ("Comparison", "Verdict"),
+    "compare": ("Comparison",),
     "errors": (
         "BuildError",
         "DoesNotFit",
@@ -47,6 +48,7 @@ _HOME = {
     "report": ("Report",),
     "runtimes": ("Build", "Observed", "Request", "Runtime"),
     "targets": ("Absent", "Device", "Target"),
+    "verdicts": ("Verdict",),
 }
 
 __all__ = [

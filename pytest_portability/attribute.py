@@ -14,15 +14,10 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_portability.compare import (
-    CONTENTION_LIMIT,
-    FADING_LIMIT,
-    Comparison,
-    Verdict,
-    accepted_summary,
-)
+from pytest_portability.compare import CONTENTION_LIMIT, FADING_LIMIT, Comparison, accepted_summary
 from pytest_portability.effects import Effect, context, effects
 from pytest_portability.records import Record
+from pytest_portability.verdicts import Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,11 +1,10 @@
-"""Verdicts: the statistics of a loss and the one table of what each verdict does."""
+"""Holds a record against its baseline, in the order that the domain demands."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from enum import Enum
 from statistics import median
 from typing import Protocol
 
@@ -14,69 +13,8 @@ from pytest_portability.loss import Interval, Sample, expected, loss, usable
 from pytest_portability.parity import interface_changes
 from pytest_portability.records import Figures, Record
 from pytest_portability.samples import Measurement
-
-
-class Verdict(str, Enum):
-    """The outcome of holding a record against its baseline."""
-
-    OK = "ok"
-    IMPROVED = "improved"
-    REGRESSED = "regressed"
-    PARITY = "parity"
-    INTERFACE = "interface"
-    PLACEMENT = "placement"
-    MEMORY = "memory"
-    UNFIT = "unfit"
-    STALE = "stale"
-    MISSING = "missing"
-    INCONCLUSIVE = "inconclusive"
-    ERROR = "error"
-    SKIPPED = "skipped"
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """What a verdict does.
-
-    Attributes:
-        item: outcome of the pytest item: ``pass``, ``fail``, ``skip``, or the name of the user's
-            policy that decides it: ``missing`` or ``inconclusive``.
-        update: what ``--update-baselines`` writes: ``yes``, ``refresh`` (facts, never figures),
-            ``accept`` (only with a reason), ``unless worse`` (a loss only with one), ``never``.
-    """
-
-    item: str
-    update: str
-
-
-POLICY: Mapping[Verdict, Policy] = {
-    Verdict.OK: Policy("pass", "refresh"),
-    Verdict.IMPROVED: Policy("pass", "yes"),
-    Verdict.REGRESSED: Policy("fail", "accept"),
-    Verdict.PARITY: Policy("fail", "accept"),
-    Verdict.INTERFACE: Policy("fail", "accept"),
-    Verdict.PLACEMENT: Policy("fail", "never"),
-    Verdict.MEMORY: Policy("fail", "accept"),
-    Verdict.UNFIT: Policy("fail", "accept"),
-    Verdict.STALE: Policy("missing", "unless worse"),
-    Verdict.MISSING: Policy("missing", "yes"),
-    Verdict.INCONCLUSIVE: Policy("inconclusive", "never"),
-    Verdict.ERROR: Policy("fail", "never"),
-    Verdict.SKIPPED: Policy("skip", "never"),
-}
-"""The one table. ``ok`` keeps the figures, so that ten losses of 4 % cannot creep through."""
-
-
-def outcome(verdict: Verdict, *, missing: str = "fail", inconclusive: str = "warn") -> str:
-    """What the pytest item does: ``pass``, ``warn``, ``fail`` or ``skip``.
-
-    Args:
-        verdict: the verdict.
-        missing: the user's policy, ``fail`` or ``warn``, for ``missing`` and ``stale``.
-        inconclusive: the same for ``inconclusive``.
-    """
-    item = POLICY[verdict].item
-    return {"missing": missing, "inconclusive": inconclusive}.get(item, item)
+from pytest_portability.sensors import disturbance
+from pytest_portability.verdicts import POLICY, Verdict
 
 
 def writes(comparison: Comparison, *, accepted: bool) -> str:
@@ -326,6 +264,9 @@ def _judged(shown: Comparison, record: Record, baseline: Record, allowed: Allowe
         machine = now.yardstick_s / then.yardstick_s - 1
     shown = replace(shown, axes=tuple(a for a in axes if a is not None), machine_rel=machine)
     speed, reason, deciding = _speed(shown, rethreaded=record.threads != baseline.threads)
+    why = disturbance(now.throttled, then.throttled, now.neighbours)
+    if why and speed is not Verdict.OK:
+        speed, reason = Verdict.INCONCLUSIVE, f"{why}; {reason}"
     rel, grew = _memory(now, then, allowed.memory)
     regressed = speed is Verdict.REGRESSED
     warnings = [grew] if grew and regressed else [] if regressed else _details(record, baseline)
@@ -433,7 +374,14 @@ def _memory(now: Figures, then: Figures, tolerance: float) -> tuple[float | None
         known = [pair for pair in known if pair[0] != "arena"]
     if not known:
         return None, ""
-    grown = [p for p in known if p[1] - p[2] > MEMORY_FLOOR_BYTES and p[1] / p[2] - 1 > tolerance]
+    most = then.memory_process_most_bytes or 0
+    grown = [
+        (name, new, old)
+        for name, new, old in known
+        if new - old > MEMORY_FLOOR_BYTES
+        and new / old - 1 > tolerance
+        and (name != "process memory" or new > most)
+    ]
     name, new, old = max(grown, key=lambda p: p[1] / p[2]) if grown else known[0]
     rel = new / old - 1
     if not grown:
@@ -460,12 +408,17 @@ def _details(record: Record, baseline: Record) -> list[str]:
 
 def undecided(comparison: Comparison) -> bool:
     """Whether another repeat may change the verdict: too noisy, or certain on too few repeats."""
-    if comparison.record is None or comparison.verdict in (Verdict.PARITY, Verdict.MEMORY):
+    record, baseline = comparison.record, comparison.baseline
+    if record is None or comparison.verdict is Verdict.PARITY:
         return False
+    if comparison.verdict is Verdict.MEMORY:
+        # The least over fewer repeats than the baseline had is no sign of growth.
+        then = baseline.figures.repeats if baseline else 0
+        return record.figures.repeats < max(then, CONFIRM_REPEATS)
     if comparison.speed is Verdict.INCONCLUSIVE:
         return comparison.verdict in (Verdict.INCONCLUSIVE, Verdict.STALE)
     certain = comparison.verdict in (Verdict.REGRESSED, Verdict.IMPROVED)
-    few = comparison.record.figures.repeats < CONFIRM_REPEATS
+    few = record.figures.repeats < CONFIRM_REPEATS
     return certain and few and comparison.speed is comparison.verdict
 
 
@@ -490,7 +443,6 @@ def accepted_summary(record: Record) -> str:
     ratios = [s.after / s.before for s in record.accepted if usable(s.after) and usable(s.before)]
     change = round(100 * (math.prod(ratios) - 1))
     sign = "−" if change < 0 else "+" if change > 0 else "±"
-    count = len(record.accepted)
     since = min(step.date for step in record.accepted)[:10]
-    steps = f"{count} step" + ("s" if count > 1 else "")
+    steps = f"{len(record.accepted)} step" + ("s" if len(record.accepted) > 1 else "")
     return f"accepted so far: {sign}{abs(change)} % in {steps} since {since}"

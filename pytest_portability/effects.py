@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from pytest_portability import kernels
-from pytest_portability.compare import Comparison, Verdict
+from pytest_portability.compare import Comparison
 from pytest_portability.kernels import Change, Kernel, KernelPath
 from pytest_portability.records import ModelVersion, Record
+from pytest_portability.verdicts import Verdict
 
 
 @dataclass(frozen=True, slots=True)

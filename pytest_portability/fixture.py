@@ -8,14 +8,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
-from pytest_portability import compare, run, settings
-from pytest_portability.compare import Comparison, Verdict
+from pytest_portability import compare, run, settings, verdicts
+from pytest_portability.compare import Comparison
 from pytest_portability.errors import PortabilityError, UsageError
 from pytest_portability.ledger import Claims, Updates
 from pytest_portability.pipeline import Ask, Item, Pipeline, Result
 from pytest_portability.report import Entry, terminal
 from pytest_portability.runtimes import Runtime
 from pytest_portability.settings import Setting
+from pytest_portability.verdicts import Verdict
 
 
 class Host(Protocol):
@@ -196,7 +197,7 @@ class Portability:
         try:
             self._host.claims.claim(ask.key(self._item), self._node.nodeid)
             result = self._host.pipeline.check(self._item, ask)
-            if compare.POLICY[result.comparison.verdict].item in {"pass", "skip"}:
+            if verdicts.POLICY[result.comparison.verdict].item in {"pass", "skip"}:
                 return result
             added = self._host.causes(result.comparison)
             return replace(result, causes=run.added_causes(added, result.causes))
@@ -221,7 +222,7 @@ class Portability:
         if host.updates is not None and host.updates.allows(comparison):
             return "pass", ""
         missing, inconclusive = host.setting("missing"), host.setting("inconclusive")
-        outcome = compare.outcome(
+        outcome = verdicts.outcome(
             comparison.verdict, missing=missing.value, inconclusive=inconclusive.value
         )
         return outcome, text

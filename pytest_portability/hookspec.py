@@ -24,13 +24,15 @@ def pytest_portability_runtimes(config: pytest.Config) -> Iterable[Runtime]:
 
     Called once, when the first test that asks for ``portability`` is collected under
     ``--portability``. A runtime travels to the child process by cloudpickle, so it must not hold
-    open devices or files.
+    open devices or files. One with a method ``devices() -> (devices, absents)`` is asked for its
+    hardware, in a child process; any other is taken to run on the CPU.
 
     Args:
         config: the pytest config object.
 
     Returns:
-        Objects with the methods of ``pytest_portability.Runtime``.
+        Objects with the attributes and methods of ``pytest_portability.Runtime``, no two of one
+        name.
 
     Example::
 
@@ -51,7 +53,8 @@ def pytest_portability_environment(
 
     Args:
         config: the pytest config object.
-        environment: variable to value; change it in place. Variables of the pytest process win.
+        environment: variable to value, both text; change it in place. Variables of the pytest
+            process win.
 
     Example::
 
@@ -64,19 +67,20 @@ def pytest_portability_environment(
 def pytest_portability_causes(config: pytest.Config, comparison: Comparison) -> Iterable[Cause]:
     """Add causes that only your project can know, such as a changed preprocessing step.
 
-    Called for every comparison that does not pass.
+    Called for every comparison that does not pass, on the xdist worker that measured it.
 
     Args:
         config: the pytest config object.
-        comparison: the record, its baseline and the verdict.
+        comparison: the verdict, and the record and its baseline, either of which may be None.
 
     Returns:
-        Causes; they are listed before the plugin's own where their share is larger.
+        Causes; they are ranked among the plugin's own by their share, before those of equal share.
 
     Example::
 
         def pytest_portability_causes(config, comparison):
-            if comparison.record.model.config != comparison.baseline.model.config:
+            record, baseline = comparison.record, comparison.baseline
+            if record and baseline and record.model.config != baseline.model.config:
                 return [Cause(kind="graph", summary="the training configuration changed")]
             return []
     """
@@ -87,7 +91,8 @@ def pytest_portability_causes(config: pytest.Config, comparison: Comparison) -> 
 def pytest_portability_report(config: pytest.Config, report: Report) -> None:
     """See the whole report before it is printed and written; add facts to ``report.session``.
 
-    Called once, at the end of the session, on the controller.
+    Called once, at the end of the session, on the controller. What it raises is said in the
+    report, which is then not green.
 
     Args:
         config: the pytest config object.

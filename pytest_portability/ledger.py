@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from pytest_portability import compare, records
+from pytest_portability import compare, records, verdicts
 from pytest_portability.compare import Comparison
 from pytest_portability.errors import RecordError, UsageError
 from pytest_portability.pipeline import Item
@@ -76,7 +76,7 @@ class Updates:
 
 def _refusal(comparison: Comparison) -> str:
     verdict = comparison.verdict
-    if compare.POLICY[verdict].update == "never":
+    if verdicts.POLICY[verdict].update == "never":
         return f"{verdict.value} is never recorded"
     return f'{verdict.value} needs --portability-accept="why"'
 

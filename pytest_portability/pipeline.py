@@ -19,7 +19,7 @@ from pytest_portability import (
     yardstick,
 )
 from pytest_portability.attribute import Cause
-from pytest_portability.compare import Comparison, Verdict
+from pytest_portability.compare import Comparison
 from pytest_portability.errors import DoesNotFit, PortabilityError, Unsupported
 from pytest_portability.models import Arrays
 from pytest_portability.outputs import Differences, error_rel
@@ -29,6 +29,7 @@ from pytest_portability.samples import Measurement, Sampling
 from pytest_portability.servers import Servers
 from pytest_portability.settings import Setting
 from pytest_portability.targets import Target
+from pytest_portability.verdicts import Verdict
 from pytest_portability.worker import Job, Outcome, Source, Subject
 
 DEFAULT_OPSET = 20

@@ -51,7 +51,13 @@ class Figures:
     """What a build achieved at its profile; seconds, bytes, items per second.
 
     Attributes:
+        memory_process_bytes: growth of the process, the least over repeats.
+        memory_process_most_bytes: the most over repeats; allocators settle in one of a few states,
+            so only growth beyond both is growth.
         contended: share (0–1) of the processor that neighbours took meanwhile, None where unknown.
+        throttled: why the device was throttled in at least half of the repeats. Clocks and
+            temperatures are in the JSON report: here they would change with every update.
+        neighbours: other processes on the accelerator meanwhile, None where none were seen.
         faults_per_batch: minor page faults per batch, None where unknown; an allocator that gives
             memory back and takes it again shows here.
     """
@@ -74,7 +80,10 @@ class Figures:
     memory_arena_bytes: int | None
     memory_process_bytes: int | None
     batch_effective: int
+    memory_process_most_bytes: int | None = None
     contended: float | None = None
+    throttled: tuple[str, ...] = ()
+    neighbours: int | None = None
     faults_per_batch: float | None = None
 
 

@@ -59,7 +59,12 @@ def figures(measurement: Measurement) -> Figures:
         memory_arena_bytes=_least(r.memory.arena_bytes for r in repeats),
         memory_process_bytes=_least(r.memory.process_bytes for r in repeats),
         batch_effective=measurement.batch_effective,
+        memory_process_most_bytes=max(
+            (b for r in repeats if (b := r.memory.process_bytes) is not None), default=None
+        ),
         contended=_median(r.contended for r in repeats),
+        throttled=measurement.throttled,
+        neighbours=measurement.neighbours or None,
         faults_per_batch=_median(
             sum(w.faults for w in r.windows) / sum(w.batches for w in r.windows) for r in repeats
         ),

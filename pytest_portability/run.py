@@ -264,7 +264,7 @@ def options_for(
     Raises:
         UsageError: options for a runtime that does not exist, or that are no mapping.
     """
-    families = {runtime.family for runtime in registered}
+    families = {*runtimes.BUILT_IN, *(runtime.family for runtime in registered)}
     for name, values in options.items():
         if name not in families:
             runtimes.load(name, registered)
@@ -292,7 +292,9 @@ def registered_runtimes(answers: Iterable[Any]) -> list[Runtime]:
                 for name in (*Runtime.__annotations__, "supports", "build", "trace")
                 if not hasattr(runtime, name)
             ]
-            why = f"lacks {', '.join(lacks)}" if lacks else "is a class; give an object of it"
+            why = f"lacks {', '.join(lacks)}"
+            if isinstance(runtime, type):
+                why = "is a class; give an object of it"
             msg = f"hook pytest_portability_runtimes gave {runtime!r}, which {why}"
             raise UsageError(msg)
         if runtime.name in {r.name for r in found}:

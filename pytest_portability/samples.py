@@ -8,6 +8,7 @@ from statistics import median
 
 from pytest_portability.kernels import KernelPath
 from pytest_portability.runtimes import Observed
+from pytest_portability.sensors import Sensors
 
 PARALLEL = 1.05
 """CPU time ÷ wall time beyond which a build is taken to use more than one thread."""
@@ -98,6 +99,7 @@ class Repeat:
         yardstick: identity of the yardstick's work and library.
         neighbours: share (0–1) of the machine's processors that other processes used meanwhile,
             NaN where unknown.
+        sensors: what the device's sensors saw around the timed part, None if they were not read.
     """
 
     windows: tuple[Window, ...]
@@ -112,6 +114,7 @@ class Repeat:
     observed: Observed
     path: KernelPath | None = None
     neighbours: float = math.nan
+    sensors: Sensors | None = None
 
     @property
     def wall_s(self) -> float:
@@ -237,6 +240,19 @@ class Measurement:
         """CPU seconds per batch, median over repeats; None where not known."""
         found = [r.busy_s for r in self.repeats if r.busy_s is not None]
         return median(found) if len(found) == len(self.repeats) else None
+
+    @property
+    def throttled(self) -> tuple[str, ...]:
+        """Why the device was throttled in at least half of the repeats; empty where unknown."""
+        seen = [reason for r in self.repeats if r.sensors for reason in r.sensors.throttled]
+        return tuple(sorted({x for x in seen if 2 * seen.count(x) >= len(self.repeats)}))
+
+    @property
+    def neighbours(self) -> int | None:
+        """Other processes on the accelerator, upper median of the repeats; None if unknown."""
+        seen = [r.sensors.neighbours for r in self.repeats if r.sensors]
+        known = sorted(count for count in seen if count is not None)
+        return known[len(known) // 2] if known else None
 
     @property
     def path(self) -> KernelPath | None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from pytest_portability.errors import UsageError
 
 if TYPE_CHECKING:
-    from pytest_portability.compare import Verdict
+    from pytest_portability.verdicts import Verdict
 
 T = TypeVar("T")
 
@@ -148,7 +148,7 @@ def _choice(*valid: str) -> Callable[[Any], str]:
 
 
 def _known(value: Any) -> dict[str, Known]:
-    from pytest_portability.compare import Verdict  # noqa: PLC0415 - see the module docstring
+    from pytest_portability.verdicts import Verdict  # noqa: PLC0415 - see the module docstring
 
     expected = "expected a mapping from target pattern to (verdict, reason)"
     if not isinstance(value, Mapping):

@@ -8,14 +8,14 @@ import pickle
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 
-from pytest_portability import convert, models, yardstick
+from pytest_portability import convert, models, sensors, yardstick
 from pytest_portability.errors import (
     BuildError,
     DoesNotFit,
@@ -287,6 +287,7 @@ class Job:
         yardstick: torch's name of the accelerator; empty on a CPU, and where torch does not reach
             the device, so that the host's speed is all that is known.
         metric: the task metric, in the first repeat only.
+        facts: of the target; ``uuid`` and ``pci`` say whose sensors to read.
     """
 
     source: Source
@@ -301,6 +302,7 @@ class Job:
     cache_dir: str
     yardstick: str = ""
     metric: Metric | None = None
+    facts: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,8 +322,9 @@ class Outcome:
 
 def measure(job: Job) -> Outcome:
     """Build, time, and take outputs, task metric and (if sampled) the kernel path."""
-    # The yardstick first: its own memory must not count as the model's.
+    # Yardstick and sensors first: their own memory must not count as the model's.
     fixed = yardstick.on_device(job.yardstick) if job.yardstick else yardstick.on_cpu()
+    watch = sensors.Watch(job.platform, job.facts)
     resident = _Resident()
     request = Request(
         model=_model(job),
@@ -336,8 +339,10 @@ def measure(job: Job) -> Outcome:
     build_s = time.perf_counter() - start
     with contextlib.closing(build):
         build.stage(job.inputs)
-        watch = Stopwatch(build, fixed, job.sampling, on_cpu=job.platform == "cpu")
-        timing = watch.run()
+        stopwatch = Stopwatch(build, fixed, job.sampling, on_cpu=job.platform == "cpu")
+        watch.start()
+        timing = stopwatch.run()
+        seen = watch.stop()
         outputs = build.fetch()
         process_bytes = resident.growth_bytes()
         device_bytes = build.device_memory_bytes()
@@ -359,6 +364,7 @@ def measure(job: Job) -> Outcome:
         observed=observed,
         path=path,
         neighbours=timing.neighbours,
+        sensors=seen,
     )
     return Outcome(repeat=repeat, outputs=outputs, again=again, metrics=metrics)
 

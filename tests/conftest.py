@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
 from project import Project
+
 from pytest_portability import compare, pipeline, runtimes
 
 pytest_plugins = ["pytester"]

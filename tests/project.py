@@ -9,14 +9,14 @@ from typing import Any
 
 import onnx
 import pytest
+import runtimes.fake  # noqa: F401 - see above
+import scripted  # noqa: F401 - see above
+from onnx_models import mlp
 
 # An inner run in this process must find everything imported: what it imports first is forgotten
 # after it, and NumPy cannot be imported twice.
 import pytest_portability.cli
-import pytest_portability.fixture
-import runtimes.fake  # noqa: F401 - see above
-import scripted  # noqa: F401 - see above
-from onnx_models import mlp
+import pytest_portability.fixture  # noqa: F401 - see above
 from pytest_portability.records import Key, Record, read_all
 from pytest_portability.targets import cpu_device, merge
 

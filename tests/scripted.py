@@ -6,13 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pytest_portability import compare
+from synthetic import RECORD, measurement, slower
+
+from pytest_portability import compare, verdicts
 from pytest_portability.attribute import Cause
-from pytest_portability.compare import Comparison, Verdict
+from pytest_portability.compare import Comparison
 from pytest_portability.loss import Interval
 from pytest_portability.pipeline import Ask, Item, Result
 from pytest_portability.records import Key, path_of, read
-from synthetic import RECORD, measurement, slower
+from pytest_portability.verdicts import Verdict
 
 LOSS = {
     Verdict.OK: 0.01,
@@ -72,7 +74,7 @@ class Scripted:
             if verdict is Verdict.MISSING or stored.accepted:
                 found = replace(comparison(Verdict.OK, key), baseline=stored)
         bare = found.record is None
-        shown = compare.POLICY[verdict].item == "fail" and not bare
+        shown = verdicts.POLICY[verdict].item == "fail" and not bare
         return Result(
             key=key,
             comparison=found,

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from pytest_portability.kernels import Kernel, KernelPath, KernelUse
-from pytest_portability.samples import Latency, Measurement, Memory, Repeat, Window
 from pytest_portability.models import TensorSpec
 from pytest_portability.parity import Parity
 from pytest_portability.records import Axis, Figures, Key, ModelVersion, Record
 from pytest_portability.runtimes import Observed
+from pytest_portability.samples import Latency, Measurement, Memory, Repeat, Window
 
 EP = "CPUExecutionProvider"
 

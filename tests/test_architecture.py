@@ -19,10 +19,12 @@ NAME = PACKAGE.name
 
 ORDER = (
     "errors",
+    "verdicts",
     "settings",
     "children",
     "servers",
     "targets",
+    "sensors",
     "kernels",
     "onnx_graph",
     "models",

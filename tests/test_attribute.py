@@ -23,11 +23,12 @@ from synthetic import (
 )
 
 from pytest_portability.attribute import KINDS, Cause, attribute, explain
-from pytest_portability.compare import Verdict, decide, error
+from pytest_portability.compare import decide, error
 from pytest_portability.kernels import KernelPath
 from pytest_portability.models import TensorSpec
 from pytest_portability.records import Accepted, Record
 from pytest_portability.runtimes import Observed
+from pytest_portability.verdicts import Verdict
 
 SOURCE = {"MatMul": 12, "Add": 8, "Gelu": 2, "LayerNormalization": 4}
 FUSED = path(use("MatMul", 12, 0.8), use("BiasGelu", 2, 0.1), use("Add", 6, 0.1), source=SOURCE)

@@ -58,9 +58,7 @@ def test_targets_lists_what_is_here_and_what_is_not(
     ]
 
 
-def test_targets_as_json(
-    found: list[run.Discovery], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_targets_as_json(found: list[run.Discovery], capsys: pytest.CaptureFixture[str]) -> None:
     """Identity without device index."""
     del found
     assert cli.main(["targets", "--json"]) == 0
@@ -125,7 +123,7 @@ def test_a_broken_library_is_present_but_unusable(tmp_path: Path) -> None:
     assert done.returncode == 1, done.stderr
     reasons = {absent["name"]: absent["reason"] for absent in json.loads(done.stdout)["absent"]}
     for package in ("torch", "openvino", "onnxruntime"):
-        assert reasons[package].startswith("present but unusable: ")
+        assert "present but unusable: " in reasons[package]
         assert f"lib{package}.so" in reasons[package]
 
 

@@ -22,14 +22,11 @@ from synthetic import (
 )
 
 from pytest_portability.compare import (
-    POLICY,
     Allowed,
     Comparison,
-    Verdict,
     accepted_summary,
     decide,
     error,
-    outcome,
     undecided,
     with_closest,
     writes,
@@ -37,6 +34,7 @@ from pytest_portability.compare import (
 from pytest_portability.models import TensorSpec
 from pytest_portability.records import Accepted, Axis, Record
 from pytest_portability.runtimes import Observed
+from pytest_portability.verdicts import POLICY, Verdict, outcome
 
 
 @dataclass(frozen=True)
@@ -395,7 +393,22 @@ def test_grown_memory_is_a_warning_beside_a_regression_and_needs_no_more_repeats
     assert "arena grew" in some.warnings[0]
     noisy = figures(steady(10.4, 2, 0.05), steady(10.4, 2, 0.05), memory_arena_bytes=96 * 2**20)
     assert against(record(figures=noisy)).verdict is Verdict.MEMORY
-    assert not undecided(against(record(figures=noisy)))
+
+
+def test_grown_memory_is_confirmed_by_as_many_repeats_as_the_baseline_had() -> None:
+    """The least over two processes is often what the least over four is not."""
+    grown = replace(FIGURES, memory_process_bytes=400 * 2**20)
+    assert undecided(against(record(figures=replace(grown, repeats=2))))
+    assert not undecided(against(record(figures=replace(grown, repeats=FIGURES.repeats))))
+
+
+def test_a_process_that_grows_to_what_the_baseline_also_saw_did_not_grow() -> None:
+    """Allocators settle in one of a few states, a few MiB apart."""
+    two_states = replace(FIGURES, memory_process_most_bytes=220 * 2**20)
+    within = record(figures=replace(FIGURES, memory_process_bytes=219 * 2**20))
+    beyond = record(figures=replace(FIGURES, memory_process_bytes=221 * 2**20))
+    assert against(within, record(figures=two_states)).verdict is Verdict.OK
+    assert against(beyond, record(figures=two_states)).verdict is Verdict.MEMORY
 
 
 def test_what_changed_at_no_cost_is_a_warning() -> None:

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from synthetic import figures, measurement, record
 
-from pytest_portability.compare import Verdict, decide, undecided
+from pytest_portability.compare import decide, undecided
+from pytest_portability.verdicts import Verdict
 
 
 class Machine:

@@ -341,10 +341,8 @@ def test_an_output_without_one_finite_element_is_never_faithful() -> None:
     """NaN where the reference is NaN too agrees, and says nothing about the build."""
     lost = np.full_like(Y, np.nan)
     verdict = judge(computed(lost), None, faithful(lost))
-    assert verdict.failures == (
-        f"output 'y': all {Y.size} elements are NaN or infinite, in the reference too: "
-        "nothing can be compared",
-    )
+    assert [failure.partition(":")[0] for failure in verdict.failures] == ["output 'y'"]
+    assert f"all {Y.size} elements are NaN or infinite, in the reference too" in str(verdict)
 
 
 def test_without_a_reference_faithfulness_is_unknown() -> None:

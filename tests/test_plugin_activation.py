@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-
 from project import Project, flat, output
-from pytest_portability.records import Key, path_of, write
 from synthetic import RECORD, record
+
+from pytest_portability import fixture
+from pytest_portability.records import Key, path_of, write
 
 CHECK = """
 def test_it(portability):
@@ -178,8 +179,6 @@ def test_a_model_is_looked_for_beside_the_test_and_then_in_the_root(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the current directory is."""
-    from pytest_portability import fixture
-
     monkeypatch.setattr(fixture.Portability, "_measured", fixture.Portability._measured)
     project.make(
         conftest="""
@@ -206,3 +205,47 @@ def test_a_model_is_looked_for_beside_the_test_and_then_in_the_root(
     sub = project.path / "sub"
     for path in (sub / "beside.onnx", project.path / "root.onnx", sub / "nowhere.onnx"):
         assert f"<{path}>" in text
+
+
+@pytest.mark.parametrize(
+    "ending", ["raise OSError('broken')", "raise KeyboardInterrupt"], ids=["error", "Ctrl-C"]
+)
+def test_child_processes_end_with_a_run_that_breaks_off(project: Project, ending: str) -> None:
+    """During collection, after the hardware was looked for: no server and no directory is left."""
+    project.make(
+        CHECK,
+        conftest="""
+        from pytest_portability import servers
+
+        class Looking(FakeRuntime):
+            def devices(self):
+                return [], []
+
+        made = []
+        start = servers.Servers.__init__
+
+        def noted(self, **given):
+            start(self, **given)
+            made.append(self)
+
+        servers.Servers.__init__ = noted
+
+        def pytest_portability_runtimes(config):
+            return [Looking()]
+
+        def pytest_unconfigure(config):
+            for one in made:
+                print("left:", [p.alive for p in one._servers.values()], one.directory)
+
+        @pytest.hookimpl(wrapper=True, tryfirst=True)
+        def pytest_cmdline_main(config):
+            try:
+                return (yield)
+            finally:
+                for one in made:
+                    print("after:", len(one._servers), one.directory.exists())
+        """,
+    )
+    project.write({"test_zz.py": ending})
+    text = output(project.spawn("--portability", "-s"))
+    assert "after: 0 False" in text

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-
 from project import Project, flat, output
-from pytest_portability import settings
+
+from pytest_portability import fixture, settings
 
 HELP = """
 performance portability of models:
@@ -50,8 +50,6 @@ fixture.Portability._measured = seen
 @pytest.fixture
 def seeing(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
     """A project that prints the settings that reach an item."""
-    from pytest_portability import fixture
-
     monkeypatch.setattr(fixture.Portability, "_measured", fixture.Portability._measured)
     return project
 

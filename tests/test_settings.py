@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from pytest_portability import settings
-from pytest_portability.compare import Verdict
 from pytest_portability.errors import UsageError
 from pytest_portability.settings import Known, Setting, check_marker, on_target, resolve
+from pytest_portability.verdicts import Verdict
 
 
 def marked(name: str, value: object) -> Any:

@@ -7,11 +7,11 @@ import signal
 from dataclasses import replace
 
 import pytest
-
 from project import Project, flat, output
-from pytest_portability.compare import POLICY, Verdict
-from pytest_portability.records import Key, path_of, write
 from scripted import comparison
+
+from pytest_portability.records import Key, path_of, write
+from pytest_portability.verdicts import POLICY, Verdict
 
 OWN = """
 def pytest_addoption(parser):

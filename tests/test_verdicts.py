@@ -6,9 +6,9 @@ import shlex
 import xml.etree.ElementTree as ET
 
 import pytest
-
 from project import Project, flat, output
-from pytest_portability.compare import Verdict
+
+from pytest_portability.verdicts import Verdict
 
 EVERY = f"""
 @pytest.mark.parametrize("verdict", {[v.value for v in Verdict]})
@@ -68,8 +68,10 @@ def test_a_failure_says_what_why_and_what_to_do(project: Project) -> None:
         f"REGRESSED: regressed fake-native-b1 on {project.target}",
         "  regressed on purpose",
         "   80 % of the loss: fusion: Gelu ×6 no longer fused",
-        "  accept on purpose: pytest --portability --update-baselines "
-        f'--portability-accept="why" "test_it.py::test_it[{project.item}]"',
+        (
+            "  accept on purpose: pytest --portability --update-baselines "
+            f'--portability-accept="why" "test_it.py::test_it[{project.item}]"'
+        ),
     ]
     assert "Traceback" not in output(result)
 

@@ -15,9 +15,9 @@ from runtimes.fake import FakeRuntime
 
 from pytest_portability import worker
 from pytest_portability.errors import BuildError, DoesNotFit, InputsError, ModelError, Unsupported
-from pytest_portability.samples import Sampling
 from pytest_portability.models import Arrays
 from pytest_portability.outputs import error_rel
+from pytest_portability.samples import Sampling
 from pytest_portability.worker import Job, Outcome, Source, Subject
 
 pytest.importorskip("onnxruntime", reason="the reference runs on it")

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_portability.attribute import Cause
-from pytest_portability.compare import Comparison, Verdict
+from pytest_portability.compare import Comparison
 from pytest_portability.errors import UsageError
 from pytest_portability.records import Key
 from pytest_portability.samples import Measurement
 from pytest_portability.targets import Absent, Target, require
+from pytest_portability.verdicts import Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

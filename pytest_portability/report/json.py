@@ -78,6 +78,7 @@ def _item(entry: Entry) -> dict[str, Any]:
         "warnings": comparison.warnings,
         "update": entry.update,
         "windows": [repeat.windows for repeat in measured.repeats] if measured else [],
+        "sensors": [repeat.sensors for repeat in measured.repeats] if measured else [],
         "record": record,
     }
 

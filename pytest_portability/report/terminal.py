@@ -11,9 +11,10 @@ from typing import IO, Protocol
 
 from pytest_portability import compare
 from pytest_portability.attribute import Cause
-from pytest_portability.compare import Verdict
 from pytest_portability.records import Figures
 from pytest_portability.report import Entry, Report
+from pytest_portability.targets import Target
+from pytest_portability.verdicts import Verdict
 
 QUIET = {Verdict.OK, Verdict.SKIPPED}
 """Verdicts that need no reason below their row."""
@@ -28,10 +29,16 @@ MACHINE_NOTE_REL = 0.05
 
 def header(report: Report) -> str:
     """One line: what is here, and what has records but is not here."""
-    here = [f"{t.id} ({t.arch})" if t.platform != "cpu" else t.id for t in report.targets]
-    line = "portability: " + (" · ".join(here) or "no target")
+    line = "portability: " + (" · ".join(map(_target, report.targets)) or "no target")
     gone = [f"{target} ({_records(n)})" for target, n in report.missing_targets.items()]
     return f"{line} · not here: {', '.join(gone)}" if gone else line
+
+
+def _target(target: Target) -> str:
+    if target.platform == "cpu":
+        return target.id
+    driver = target.facts.get("driver", "")
+    return f"{target.id} ({target.arch}{f', driver {driver}' if driver else ''})"
 
 
 def _records(number: int) -> str:
@@ -129,7 +136,7 @@ def _below(entry: Entry) -> Iterator[str]:
     comparison = entry.comparison
     recorded = comparison.verdict is Verdict.MISSING and entry.update in DONE
     if comparison.verdict not in QUIET and not recorded:
-        yield f"        {comparison.reason}"
+        yield f"        {comparison.reason.partition(chr(10))[0]}"
         for cause in entry.causes[:MOST_CAUSES]:
             yield f"        {cause_line(cause)}"
         if len(entry.causes) > MOST_CAUSES:
@@ -155,7 +162,7 @@ def failure(entry: Entry, log: str = "") -> str:
     comparison = entry.comparison
     verdict = comparison.verdict.value.upper()
     lines_ = [f"{verdict}: {entry.key.model} {entry.key.row} on {entry.key.target}"]
-    lines_.append(f"  {comparison.reason}")
+    lines_ += [f"  {line}" for line in comparison.reason.splitlines()]
     lines_ += [f"  {cause_line(cause)}" for cause in entry.causes[:MOST_CAUSES]]
     lines_ += [f"    {fact}" for cause in entry.causes[:2] for fact in cause.evidence[:4]]
     if log:
@@ -244,7 +251,8 @@ class Progress:
             return
         room = self._writer.fullwidth - self._writer.width_of_current_line - 1
         # Save the cursor, clear to the end of the line, write, restore: pytest's own line stays.
-        self._stream.write(f"\x1b7\x1b[K{f' {text}'[: max(room, 0)]}\x1b8")
+        shown = f" {text}"[: max(room, 0)] if text else ""
+        self._stream.write(f"\x1b7\x1b[K{shown}\x1b8")
         self._stream.flush()
 
     def close(self) -> None:

@@ -92,8 +92,7 @@ def uses(
     """
     counts: Counter[Kernel] = Counter()
     times: Counter[Kernel] = Counter()
-    executed = [layer for layer in layers if layer.get("execTimeMcs", "") != "not_executed"]
-    for layer in executed:
+    for layer in layers:
         names = layer.get("originalLayersNames", "").split(",")
         op = layer.get("layerType", "")
         kernel = Kernel(
@@ -106,7 +105,10 @@ def uses(
             absorbs=tuple(sorted(op_by_name[name] for name in names if name in op_by_name)),
         )
         counts[kernel] += 1
-        times[kernel] += int(layer.get("execTimeMcs") or 0)
+        # "not_executed" is what a counter says that rounds to 0 µs, so it flips from run to run:
+        # it is no reason to leave a layer out.
+        spent = layer.get("execTimeMcs", "")
+        times[kernel] += int(spent) if spent.isdigit() else 0
     total = sum(times.values())
     return tuple(
         KernelUse(kernel=k, launches=n, share=times[k] / total if total else None)

@@ -21,7 +21,7 @@ from pytest_portability.errors import (
     UsageError,
 )
 from pytest_portability.kernels import effective_precision
-from pytest_portability.runtimes import Request
+from pytest_portability.runtimes import Request, openvino_layers
 from pytest_portability.runtimes import openvino as adapter
 from runtimes.subjects import mlp_inputs, mlp_outputs
 
@@ -291,3 +291,12 @@ def test_state_and_strings_are_inputs_too(runtime: adapter.OpenVino) -> None:
 
 def _image() -> models.Arrays:
     return {"x": np.zeros((2, 3, 8, 8), np.float32)}
+
+
+def test_a_layer_too_quick_for_its_counter_is_still_in_the_path() -> None:
+    """OpenVINO calls it "not_executed", and does not the next time."""
+    layer = {"layerType": "Reshape", "runtimePrecision": "f32", "primitiveType": "unknown"}
+    quick, slow = ({**layer, "execTimeMcs": spent} for spent in ("not_executed", "3"))
+    (one,), (other,) = (openvino_layers.uses([some], "ov:CPU", {}) for some in (quick, slow))
+    assert one.kernel == other.kernel
+    assert (one.launches, one.share) == (1, None)

@@ -1,0 +1,269 @@
+"""The JSON report: what other tools build on."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import stat
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from project import Project, flat, output
+from scripted import comparison
+from synthetic import KEY, measurement, record
+
+from pytest_portability import report
+from pytest_portability.report import Entry, Report
+from pytest_portability.verdicts import Verdict
+
+GOLDEN: dict[str, Any] = {
+    "top": ["schema", "session", "targets", "absent", "recorded", "problems", "items"],
+    "session": ["pytest_portability", "pytest", "python", "commit", "finished"],
+    "target": ["id", "vendor", "arch", "product", "platform", "memory_bytes", "facts"],
+    "item": [
+        "nodeid",
+        "worker",
+        "model",
+        "target",
+        "runtime",
+        "precision",
+        "batch",
+        "batch_effective",
+        "profile",
+        "verdict",
+        "reason",
+        "throughput",
+        "unit",
+        "baseline_throughput",
+        "loss",
+        "machine_rel",
+        "latency",
+        "parity",
+        "memory_bytes",
+        "memory_rel",
+        "causes",
+        "warnings",
+        "update",
+        "windows",
+        "sensors",
+        "record",
+    ],
+    "loss": ["value", "low", "high", "relative", "axis", "tolerance", "tolerance_source"],
+    "axis": ["value", "low", "high", "relative"],
+    "latency": ["p50_s", "p90_s", "p99_s"],
+    "cause": ["kind", "summary", "share", "evidence"],
+    "window": ["batches", "wall_s", "busy_s", "yardstick_wall_s", "yardstick_busy_s"],
+}
+"""Keys of schema 1. A key may be added; one that goes or changes its meaning is a new schema."""
+
+CHECK = """
+@pytest.mark.parametrize("verdict", ["ok", "regressed", "skipped"])
+def test_it(portability, verdict):
+    portability.check("m.onnx", inputs, name=verdict, profile={"seq": 128})
+"""
+
+
+def entry(verdict: Verdict = Verdict.OK, **fields: Any) -> Entry:
+    """One entry with a measurement."""
+    found = comparison(verdict, KEY, **fields)
+    return Entry(nodeid="t.py::t", key=KEY, comparison=found, measurement=measurement(windows=1))
+
+
+def written(made: Report, path: Path) -> dict[str, Any]:
+    """The report as a reader gets it."""
+    report.write(made, "json", path)
+    assert made.problems == []
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def test_the_keys_are_those_of_the_schema(project: Project) -> None:
+    """All of them, in this order."""
+    project.make(CHECK)
+    _, items = project.report()
+    whole = project.json()
+    assert whole["schema"] == 1
+    assert list(whole) == GOLDEN["top"]
+    assert list(whole["session"]) == GOLDEN["session"]
+    assert list(whole["targets"][0]) == GOLDEN["target"]
+    assert [list(item) for item in items] == [GOLDEN["item"]] * 3
+    regressed = items[1]
+    assert list(regressed["loss"]) == [*GOLDEN["loss"], "busy", "wall"]
+    assert list(regressed["loss"]["busy"]) == GOLDEN["axis"]
+    assert list(regressed["latency"]) == GOLDEN["latency"]
+    assert [list(cause) for cause in regressed["causes"]] == [GOLDEN["cause"]]
+    window = regressed["windows"][0][0]
+    assert list(window)[: len(GOLDEN["window"])] == GOLDEN["window"]
+
+
+def test_the_values_are_fractions_seconds_and_items_per_second(project: Project) -> None:
+    """Never percent."""
+    project.make(CHECK)
+    _, items = project.report()
+    ok, regressed, skipped = items
+    assert ok["nodeid"] == f"test_it.py::test_it[{project.item}-ok]"
+    assert (ok["model"], ok["target"], ok["runtime"]) == ("ok", project.target, "fake")
+    assert (ok["precision"], ok["batch"], ok["batch_effective"]) == ("native", 1, 1)
+    assert ok["profile"] == {"seq": 128}
+    assert (ok["throughput"], ok["unit"], ok["baseline_throughput"]) == (800.0, "samples", 800.0)
+    assert regressed["loss"]["value"] == 0.312
+    assert regressed["loss"]["tolerance"] == 0.05
+    assert regressed["loss"]["axis"] == "busy"
+    assert regressed["loss"]["wall"] is None
+    assert regressed["causes"][0]["kind"] == "fusion"
+    assert regressed["record"]["figures"]["latency_p50_s"] == 0.01
+    assert len(ok["windows"]) == 2
+    assert skipped["verdict"] == "skipped"
+    assert skipped["reason"] == "skipped on purpose"
+    assert skipped["throughput"] is skipped["record"] is skipped["loss"] is None
+    assert skipped["windows"] == []
+
+
+@pytest.mark.parametrize(
+    ("test", "reason", "known"),
+    [
+        (
+            "@pytest.mark.portability(targets=['cpu', 'amd-*'])",
+            "no target here matches 'amd-*'",
+            {"target": "amd-*", "runtime": None, "precision": None, "batch": None},
+        ),
+        (
+            "@pytest.mark.portability(runtimes=['fake', 'openvino'])",
+            "no runtime 'openvino'",
+            {"runtime": "openvino", "precision": None, "batch": None},
+        ),
+        (
+            "@pytest.mark.skipif(True, reason='not on Mondays')",
+            "not on Mondays",
+            {"runtime": "fake", "precision": "native", "batch": 1},
+        ),
+    ],
+    ids=["target", "runtime", "mark"],
+)
+def test_items_that_skip_are_included_with_their_reason(
+    project: Project, test: str, reason: str, known: dict[str, Any]
+) -> None:
+    """Nothing is missing in silence; what is not known of them is null."""
+    project.make(
+        f"""
+{test}
+def test_vad(portability):
+    portability.check("m.onnx", inputs, name="ok")
+"""
+    )
+    _, items = project.report()
+    (skipped,) = [item for item in items if item["verdict"] == "skipped"]
+    assert reason in skipped["reason"]
+    assert skipped["model"] == "vad"
+    assert {name: skipped[name] for name in known} == known
+
+
+def test_an_item_that_fails_before_it_is_measured_is_included(project: Project) -> None:
+    """As an error."""
+    project.make(
+        """
+        @pytest.fixture
+        def broken():
+            raise OSError("no such weights")
+
+        def test_it(portability, broken):
+            pass
+
+        def test_body(portability):
+            raise ValueError("typo")
+        """
+    )
+    _, items = project.report()
+    assert [item["verdict"] for item in items] == ["error", "error"]
+    assert [item["reason"] for item in items] == ["no such weights", "typo"]
+
+
+def test_what_is_not_finite_is_null(tmp_path: Path) -> None:
+    """Wherever it is: JSON has no NaN."""
+    odd = record(figures=replace(record().figures, throughput=math.nan, latency_p99_s=math.inf))
+    made = entry(record=odd, machine_rel=math.nan, memory_rel=-math.inf)
+    (item,) = written(Report(entries=[made]), tmp_path / "r.json")["items"]
+    assert item["throughput"] is item["machine_rel"] is item["memory_rel"] is None
+    assert item["latency"]["p99_s"] is None
+    assert item["record"]["figures"]["throughput"] is None
+
+
+def test_figures_of_numpy_are_figures(tmp_path: Path) -> None:
+    """A metric often is one."""
+    made = entry(memory_rel=np.float64(0.5))
+    (item,) = written(Report(entries=[made]), tmp_path / "r.json")["items"]
+    assert item["memory_rel"] == 0.5
+
+
+def test_targets_that_have_records_are_counted(project: Project) -> None:
+    """Also those that are not here."""
+    project.make(CHECK)
+    project.report("--update-baselines")
+    project.report()
+    assert project.json()["recorded"] == {project.target: 1}
+
+
+def test_the_file_appears_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parent directories are made; what was there stays until the new one is complete."""
+    path = tmp_path / "new" / "deep" / "r.json"
+    written(Report(entries=[entry()]), path)
+    before = path.read_bytes()
+
+    def full(_self: Path, _text: str, **_given: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    made = Report(entries=[entry()])
+    report.write(made, "json", path)
+    assert made.problems == [f"the report json:{path} was not written: No space left on device"]
+    assert path.read_bytes() == before
+    assert [p.name for p in path.parent.iterdir()] == ["r.json"]
+
+
+def test_others_may_read_it(tmp_path: Path) -> None:
+    """A temporary file's mode would keep an artefact from being uploaded."""
+    path = tmp_path / "r.json"
+    written(Report(entries=[entry()]), path)
+    umask = os.umask(0)
+    os.umask(umask)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~umask
+
+
+def test_a_path_that_cannot_be_written_is_a_clear_message(project: Project) -> None:
+    """The run is not green, the other report is written, the table is printed."""
+    project.make("def test_it(portability): portability.check('m.onnx', None, name='ok')")
+    project.write({"taken": "a file"})
+    result = project.run(
+        "--portability",
+        "--portability-report=json:taken/r.json",
+        "--portability-report=json:fine.json",
+    )
+    result.assert_outcomes(passed=1)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert "the report json:" in flat(result)
+    assert "was not written: Not a directory" in flat(result) or "File exists" in flat(result)
+    assert "Traceback" not in output(result)
+    assert "INTERNALERROR" not in output(result)
+    assert (project.path / "fine.json").exists()
+
+
+def test_a_run_that_is_interrupted_reports_what_it_has(project: Project) -> None:
+    """Ctrl-C in the second item."""
+    project.make(
+        """
+        def test_a(portability):
+            portability.check("m.onnx", inputs, name="ok")
+
+        def test_b(portability):
+            raise KeyboardInterrupt
+        """
+    )
+    result = project.spawn("--portability", "--portability-report=json:report.json")
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    assert [item["verdict"] for item in project.json()["items"]] == ["ok"]

@@ -127,7 +127,8 @@ def pytest_configure(config: pytest.Config) -> None:
         # Among the options xdist hands both to the workers, which see no flag of ours.
         config.option.portability |= config.stash[update_key] is not None
         config.option.portability_update = True
-    if config.getoption("portability_accept") and not _updating(config):
+    updating = config.getoption("portability_update", default=False)
+    if config.getoption("portability_accept") and not updating:
         msg = f"--portability-accept says why a worse record is written: only with {UPDATE}"
         raise pytest.UsageError(msg)
     if not config.getoption("portability"):
@@ -138,10 +139,6 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(str(exc)) from exc
     config.stash[run_key] = hooks
     config.pluginmanager.register(hooks, "portability-run")
-
-
-def _updating(config: pytest.Config) -> bool:
-    return bool(config.getoption("portability_update", default=False))
 
 
 def _register(config: pytest.Config, name: str) -> None:
@@ -195,7 +192,7 @@ class RunHooks:
         self._baselines = config.rootpath / self.setting("baselines").value
         accept = config.getoption("portability_accept").strip()
         updates = ledger.Updates(directory=self._baselines, accept=accept)
-        self.updates = updates if _updating(config) else None
+        self.updates = updates if config.getoption("portability_update", default=False) else None
         self.claims = ledger.Claims()
         self._begun: set[tuple[str, str]] = set()
         self._headed = self._several = False
@@ -452,13 +449,15 @@ class RunHooks:
         facts = run.session(run.commit_of(self.root), pytest.__version__)
         self.report.session = {**facts, **self.report.session}
         try:
-            hook = self._config.hook.pytest_portability_report
-            hook(config=self._config, report=self.report)
+            self._config.hook.pytest_portability_report(config=self._config, report=self.report)
         except Exception as exc:  # noqa: BLE001 - a conftest's mistake must not lose the report
-            text = f"hook pytest_portability_report raised {type(exc).__name__}: {exc}"
-            self.report.problems.append(text)
-        for kind, path in self.setting("report").value:
-            report.write(self.report, kind, self.root / path)
+            what = f"{type(exc).__name__}: {exc}"
+            self.report.problems.append(f"hook pytest_portability_report raised {what}")
+        wanted = self.setting("report")
+        typed = wanted.source == "command line"  # as pytest takes paths: an ini file's from its own
+        for kind, path in wanted.value:
+            here = self._config.invocation_params.dir if typed else self.root
+            report.write(self.report, kind, here / path)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the table."""

@@ -355,6 +355,49 @@ def test_a_speed_that_still_grows_is_inconclusive() -> None:
     assert some.reason == "still warming up: the last third ran 20% faster than the first"
 
 
+def disturbed(check: Record, *reasons: str, neighbours: int | None = None) -> Record:
+    """The same, measured on a device that was throttled or shared."""
+    seen = replace(check.figures, throttled=reasons, neighbours=neighbours)
+    return replace(check, figures=seen)
+
+
+@pytest.mark.parametrize("factor", [1.3, 0.8])
+def test_a_throttled_device_proves_neither_a_loss_nor_a_gain(factor: float) -> None:
+    some = against(disturbed(slower(factor), "sw thermal slowdown"))
+    assert some.verdict is Verdict.INCONCLUSIVE
+    assert some.reason.startswith("throttled: sw thermal slowdown; throughput: ")
+    assert some.loss is not None
+    assert writes(some, accepted=True) == "no"
+    assert undecided(some)
+
+
+def test_another_process_on_an_accelerator_is_contention_and_said_so() -> None:
+    base = record(platform="cuda", figures=figures(None, steady(10)))
+    check = record(platform="cuda", figures=figures(None, steady(13)))
+    assert decide(check, base).verdict is Verdict.REGRESSED
+    some = decide(disturbed(check, neighbours=1), base)
+    assert some.verdict is Verdict.INCONCLUSIVE
+    assert some.reason.startswith("contended: another process on the device; throughput: 23.1 %")
+
+
+def test_a_speed_inside_the_tolerance_is_fine_however_it_came_about() -> None:
+    some = against(disturbed(RECORD, "sw thermal slowdown", neighbours=2))
+    assert some.verdict is Verdict.OK
+    assert "throttled" not in some.reason
+
+
+def test_a_power_cap_on_both_sides_or_a_cpu_quota_does_not_excuse_a_loss() -> None:
+    capped = disturbed(RECORD, "sw power cap")
+    assert against(disturbed(slower(1.3), "sw power cap"), capped).verdict is Verdict.REGRESSED
+    assert against(disturbed(slower(1.3), "sw power cap")).verdict is Verdict.INCONCLUSIVE
+    assert against(disturbed(slower(1.3), "cpu quota")).verdict is Verdict.REGRESSED
+
+
+def test_growth_of_memory_is_found_on_a_throttled_device_too() -> None:
+    grown = record(figures=replace(slower(1.3).figures, memory_arena_bytes=96 * 2**20))
+    assert against(disturbed(grown, "hw slowdown")).verdict is Verdict.MEMORY
+
+
 # --- memory and placement details -----------------------------------------------------------------
 
 

@@ -226,6 +226,18 @@ def test_the_file_appears_whole_or_not_at_all(
     assert [p.name for p in path.parent.iterdir()] == ["r.json"]
 
 
+def test_a_path_on_the_command_line_starts_where_pytest_was_called(project: Project) -> None:
+    """One in the ini file starts at the root directory."""
+    project.make(CHECK, ini="portability_report = json:ini.json")
+    (project.path / "sub").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(project.path / "sub")
+        project.run("--portability", "..")
+        project.run("--portability", "--portability-report=json:typed.json", "..")
+    assert (project.path / "ini.json").exists()
+    assert (project.path / "sub" / "typed.json").exists()
+
+
 def test_others_may_read_it(tmp_path: Path) -> None:
     """A temporary file's mode would keep an artefact from being uploaded."""
     path = tmp_path / "r.json"

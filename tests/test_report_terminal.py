@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 from project import PLAIN, Project, output
 from scripted import comparison
-from synthetic import measurement
+from synthetic import RECORD, measurement
 
 from pytest_portability.attribute import Cause
 from pytest_portability.parity import ParityVerdict
-from pytest_portability.records import Key
+from pytest_portability.records import Accepted, Key
 from pytest_portability.report import Entry, Report, terminal
 from pytest_portability.targets import Target
 from pytest_portability.verdicts import Verdict
@@ -35,6 +35,11 @@ H200 = Target(
     facts={"driver": "580.95"},
 )
 CPU = Target(vendor="cpu", arch="x86_64", product="intel 6.207 2c", platform="cpu")
+
+
+STEP = Accepted(
+    date="2026-03-01T12:00:00+00:00", reason="x", verdict="regressed", before=800.0, after=760.0
+)
 
 
 def entry(verdict: Verdict, **fields: Any) -> Entry:
@@ -85,6 +90,7 @@ def every() -> Report:
             entry(Verdict.OK, model="unchanged", update="unchanged"),
             entry(Verdict.IMPROVED),
             entry(Verdict.IMPROVED, model="faster", update="written"),
+            entry(Verdict.OK, model="stepped", baseline=replace(RECORD, accepted=(STEP,))),
             entry(
                 Verdict.REGRESSED,
                 causes=(fusion, *small, rest),
@@ -167,6 +173,12 @@ def test_the_table_is_printed_without_colour_codes(project: Project) -> None:
     """In a log, and with NO_COLOR."""
     project.make("def test_it(portability): portability.check('m.onnx', None, name='ok')")
     assert "\x1b[" not in output(project.run("--portability"))
+
+
+def test_a_run_without_a_terminal_reporter_works(project: Project) -> None:
+    """``-p no:terminal`` has nowhere to print to."""
+    project.make("def test_it(portability): portability.check('m.onnx', None, name='ok')")
+    assert project.run("--portability", "-p", "no:terminal").ret == 0
 
 
 def test_there_is_no_section_without_the_flag(project: Project) -> None:

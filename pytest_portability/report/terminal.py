@@ -148,6 +148,8 @@ def _below(entry: Entry) -> Iterator[str]:
             yield from (f"        {line}" for line in _advice(entry))
     for warning in comparison.warnings:
         yield f"        note: {warning}"
+    if comparison.baseline is not None and comparison.baseline.accepted:
+        yield f"        {compare.accepted_summary(comparison.baseline)}"
     if entry.update and entry.update != "unchanged":
         yield f"        baseline {entry.update}"
 

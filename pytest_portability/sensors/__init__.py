@@ -20,6 +20,17 @@ MIN_SHARE = 0.01
 """Throttling for less than this share of the time cannot cost what a tolerance is about."""
 
 
+__all__ = [
+    "QUOTA",
+    "Counter",
+    "Reading",
+    "Sensors",
+    "Watch",
+    "disturbance",
+    "read",
+]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sensors:
     """What the sensors saw around the timed part of one repeat; None is unknown.
@@ -140,11 +151,17 @@ def _open(platform: str, facts: Mapping[str, str], root: Path) -> Callable[[], R
         "xpu": intel.open_sysfs,
         "cpu": cpu.open_linux,
     }
+    if platform not in openers:
+        unknown = f"{platform}: no sensor that an ordinary user may read"
+        return partial(Reading, missing=(unknown,))
     asked = Asked()
-    opener = openers.get(platform)
-    if opener is None:
-        asked.missing.append(f"{platform}: no sensor that an ordinary user may read")
-        found = None
-    else:
-        found = asked(platform, partial(opener, facts, root))
-    return found or partial(Reading, missing=tuple(asked.missing))
+    reader = asked(platform, partial(openers[platform], facts, root))
+    if reader is None:
+        return partial(Reading, missing=tuple(asked.missing))
+    return partial(_guarded, platform, reader)
+
+
+def _guarded(platform: str, reader: Callable[[], Reading]) -> Reading:
+    """A reading; one that raises as a whole is unknown as a whole."""
+    asked = Asked()
+    return asked(platform, reader) or Reading(missing=tuple(asked.missing))

@@ -40,17 +40,20 @@ def _read(smi: Any, device: Any) -> Reading:
     ask = Asked()
     degrees = ask("temperature", lambda: _temperature(smi, device))
     status = ask("throttling", lambda: smi.amdsmi_get_violation_status(device)) or {}
-    processes = partial(smi.amdsmi_get_gpu_process_list, device)
     return Reading(
         clock_hz=ask("clock", lambda: _clock(smi, device) * 1e6),
         temperature_c=degrees,
         power_w=ask("power", lambda: _first(smi.amdsmi_get_power_info(device), *_POWER)),
         # "N/A" where the device does not tell
         throttled=tuple(w for k, w in _VIOLATIONS.items() if status.get(f"active_{k}") is True),
-        neighbours=ask("neighbours", lambda: others(p["pid"] for p in processes())),
+        neighbours=ask("neighbours", lambda: _neighbours(smi, device)),
         counters=tuple(_counters(status)),
         missing=tuple(ask.missing),
     )
+
+
+def _neighbours(smi: Any, device: Any) -> int:
+    return others(process["pid"] for process in smi.amdsmi_get_gpu_process_list(device))
 
 
 def _clock(smi: Any, device: Any) -> float:

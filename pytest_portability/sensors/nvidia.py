@@ -61,11 +61,9 @@ def _read(nvml: Any, device: Any) -> Reading:
     milliwatts = ask("power", lambda: nvml.nvmlDeviceGetPowerUsage(device))
     counters = []
     for policy, reason in _POLICIES.items():
-        status = ask(
-            f"time of {reason}", partial(nvml.nvmlDeviceGetViolationStatus, device, policy)
-        )
-        if status is not None:
-            counters.append(Counter(reason=reason, value=status.violationTime / 1e9))
+        spent_s = ask(f"time of {reason}", partial(_violation_s, nvml, device, policy))
+        if spent_s is not None:
+            counters.append(Counter(reason=reason, value=spent_s))
     return Reading(
         clock_hz=None if mhz is None else mhz * 1e6,
         temperature_c=None if degrees is None else float(degrees),
@@ -85,6 +83,11 @@ def _reasons(nvml: Any, device: Any) -> tuple[str, ...]:
     if mask & _IDLE:
         mask &= ~_POWER_CAP  # a low power state shows as capped, and holds nothing back
     return tuple(words for bit, words in _REASONS.items() if mask & bit)
+
+
+def _violation_s(nvml: Any, device: Any, policy: int) -> float:
+    nanoseconds: int = nvml.nvmlDeviceGetViolationStatus(device, policy).violationTime
+    return nanoseconds / 1e9
 
 
 def _temperature(nvml: Any, device: Any) -> int:

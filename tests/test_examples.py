@@ -125,7 +125,7 @@ PATHS = [
     ("targets_and_tolerances", "magika", "openvino", {"ov:CPU"}, {"FullyConnected"}),
     ("torch_module", "minilm", "torch", {"aten:cpu"}, {"addmm"}),
     ("torch_module", "minilm", "torch.compile", {"inductor"}, {"addmm"}),
-    ("custom_runtime", "reference", "onnx.reference", {"numpy"}, {"Conv", "If"}),
+    ("custom_runtime", "reference", "onnx.reference", {"numpy"}, {"Conv", "LSTM"}),
 ]
 
 

@@ -321,7 +321,7 @@ def test_a_run_killed_while_it_writes_leaves_a_readable_tree(project: Project) -
         """,
         conftest="""
         import os, signal
-        from pytest_portability import record_files
+        from pytest_portability.records import files as record_files
 
         through = record_files._write_through
 

@@ -4,6 +4,8 @@ An adapter is a class with the attributes and the three methods below, and a bui
 plugin runs it in child processes, so the class travels there by value.
 """
 
+from collections import Counter
+
 import numpy as np
 from pytest_portability import Kernel, KernelPath, KernelUse, Observed
 
@@ -28,9 +30,7 @@ class ReferenceRuntime:
 
     def trace(self, request, inputs, runs=3):
         """Every node is its own kernel; nothing is fused and no time is known."""
-        counts = {}
-        for node in request.model.value.graph.node:
-            counts[node.op_type] = counts.get(node.op_type, 0) + 1
+        counts = Counter(node.op_type for node in request.model.value.graph.node)
         uses = tuple(
             KernelUse(kernel=Kernel(provider="numpy", op=op), launches=n)
             for op, n in sorted(counts.items())

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_portability.record_files import Tables, dotted, key_text, plain, string_text
+from pytest_portability.records.files import Tables, dotted, key_text, plain, string_text
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -16,7 +16,7 @@ from pytest_portability.kernels import Kernel, KernelPath, KernelUse
 from pytest_portability.models import TensorSpec
 from pytest_portability.outputs import sketch_values
 from pytest_portability.parity import Parity
-from pytest_portability.record_files import (
+from pytest_portability.records.files import (
     RESTORE,
     Table,
     Tables,
@@ -27,8 +27,8 @@ from pytest_portability.record_files import (
     significant,
     take_fields,
 )
-from pytest_portability.record_text import Layout, merge, render
-from pytest_portability.record_types import Accepted, Axis, Figures, Key, ModelVersion, Record
+from pytest_portability.records.text import Layout, merge, render
+from pytest_portability.records.types import Accepted, Axis, Figures, Key, ModelVersion, Record
 
 __all__ = [
     "SCHEMA",

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +37,9 @@ class Run:
     """
 
     code: int
-    output: str
     root: Path
-    report: Mapping[str, Any]
+    output: str = field(repr=False)
+    report: Mapping[str, Any] = field(repr=False)
 
     @property
     def items(self) -> list[dict[str, Any]]:

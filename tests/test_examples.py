@@ -35,26 +35,37 @@ EVERY = [(name, *item) for name, items in ITEMS.items() for item in sorted(items
 
 
 class Examples:
-    """A copy of the examples, each directory of which is recorded and checked at most once."""
+    """A copy of the examples, recorded and checked at most once: the hooks alone, the rest at once.
+
+    A conftest is meant for what is beside it, and a user of all of them has them in one project.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._runs: dict[tuple[str, str], Run] = {}
+        self._runs: dict[tuple[str, bool], Run] = {}
 
-    def recorded(self, name: str) -> Run:
-        """The run that wrote the records."""
-        return self._run(name, "--update-baselines")
+    def recorded(self, name: str = "") -> Run:
+        """The run that wrote the records, of the hooks or of the rest."""
+        return self._run(name == "hooks", "--update-baselines")
 
     def checked(self, name: str) -> Run:
         """The run that held the same builds against them."""
         self.recorded(name)
         # What torch.compile does is seen while recording; once more it would cost half a minute.
-        return self._run(name, "--portability", "--portability-tolerance=0.9", "-k", "not compile")
+        args = ("--portability", "--portability-tolerance=0.9", "-k", "not compile")
+        return self._run(name == "hooks", *args)
 
-    def _run(self, name: str, *args: str) -> Run:
-        if (name, args[0]) not in self._runs:
-            self._runs[name, args[0]] = run(self.root, *SHORT, *CPU, *args, name)
-        return self._runs[name, args[0]]
+    def _run(self, hooks: bool, *args: str) -> Run:
+        key = (args[0], hooks)
+        if key not in self._runs:
+            paths = sorted(name for name in ITEMS if (name == "hooks") is hooks)
+            self._runs[key] = run(self.root, *SHORT, *CPU, *args, *paths)
+        return self._runs[key]
+
+    @staticmethod
+    def items(of: Run, name: str) -> list[dict[str, Any]]:
+        """The items of one directory."""
+        return [item for item in of.items if item["nodeid"].startswith(f"{name}/")]
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +80,16 @@ def test_every_directory_is_executed_here() -> None:
     assert {str(directory) for directory in directories} == {*ITEMS}
 
 
+@pytest.mark.parametrize("name", ITEMS)
+def test_every_directory_stands_alone(examples: Examples, name: str) -> None:
+    """It runs from its own directory; without the flag its tests are skipped and say why."""
+    plain = run(examples.root / name)
+    assert plain.code == 0, plain.output
+    assert "skipped" in plain.output
+    assert " passed" not in plain.output
+    assert not plain.report
+
+
 # --- recorded, then checked ---------------------------------------------------------------------
 
 
@@ -79,7 +100,8 @@ def test_the_first_run_measures_every_item_and_writes_its_record(
     """Nothing is skipped on a CPU with every runtime installed."""
     recorded = examples.recorded(name)
     assert recorded.code == 0, recorded.output
-    found = {(i["model"], i["runtime"], i["precision"]): i for i in recorded.items}
+    items = examples.items(recorded, name)
+    found = {(i["model"], i["runtime"], i["precision"]): i for i in items}
     assert ITEMS[name] <= found.keys()
     assert {item["verdict"] for item in found.values()} == {"missing"}
     assert {item["update"] for item in found.values()} == {"written"}
@@ -90,8 +112,9 @@ def test_the_second_run_finds_nothing_wrong(examples: Examples, name: str) -> No
     """Identical builds: outputs, interface, placement and memory are what they were."""
     checked = examples.checked(name)
     assert checked.code == 0, checked.output
-    assert checked.items
-    for item in checked.items:
+    items = examples.items(checked, name)
+    assert items
+    for item in items:
         assert item["verdict"] in HARMLESS, checked.output
         assert not item["warnings"], checked.output
 
@@ -118,23 +141,23 @@ def test_a_record_says_how_it_was_built_and_what_it_achieved(
 
 
 PATHS = [
-    ("quick_start", "pitch", "onnxruntime.cpu", {"CPUExecutionProvider"}, {"Conv", "FusedConv"}),
-    ("quick_start", "pitch", "openvino", {"ov:CPU"}, {"Convolution"}),
-    ("recurrent", "silero", "onnxruntime.cpu", {"CPUExecutionProvider"}, {"LSTM", "If"}),
-    ("targets_and_tolerances", "magika", "onnxruntime.cpu", {"CPUExecutionProvider"}, {"MatMul"}),
-    ("targets_and_tolerances", "magika", "openvino", {"ov:CPU"}, {"FullyConnected"}),
-    ("torch_module", "minilm", "torch", {"aten:cpu"}, {"addmm"}),
-    ("torch_module", "minilm", "torch.compile", {"inductor"}, {"addmm"}),
-    ("custom_runtime", "reference", "onnx.reference", {"numpy"}, {"Conv", "LSTM"}),
+    ("pitch", "onnxruntime.cpu", {"CPUExecutionProvider"}, {"Conv", "FusedConv"}),
+    ("pitch", "openvino", {"ov:CPU"}, {"Convolution"}),
+    ("silero", "onnxruntime.cpu", {"CPUExecutionProvider"}, {"LSTM", "If"}),
+    ("magika", "onnxruntime.cpu", {"CPUExecutionProvider"}, {"MatMul"}),
+    ("magika", "openvino", {"ov:CPU"}, {"FullyConnected"}),
+    ("minilm", "torch", {"aten:cpu"}, {"addmm"}),
+    ("minilm", "torch.compile", {"inductor"}, {"addmm"}),
+    ("reference", "onnx.reference", {"numpy"}, {"Conv", "LSTM"}),
 ]
 
 
-@pytest.mark.parametrize(("name", "model", "runtime", "providers", "ops"), PATHS)
+@pytest.mark.parametrize(("model", "runtime", "providers", "ops"), PATHS)
 def test_the_kernel_path_is_that_of_the_model(
-    examples: Examples, name: str, model: str, runtime: str, providers: set[str], ops: set[str]
+    examples: Examples, model: str, runtime: str, providers: set[str], ops: set[str]
 ) -> None:
     """Its kernels are the runtime's own words for what this network is made of."""
-    record = examples.recorded(name).record(model, runtime)
+    record = examples.recorded().record(model, runtime)
     assert not record.path.caveats
     assert {use.kernel.provider for use in record.path.uses} == providers
     assert {*record.providers} == providers
@@ -145,45 +168,43 @@ def test_the_kernel_path_is_that_of_the_model(
 
 
 METRICS = [
-    ("quick_start", "pitch", "onnxruntime.cpu", "margin", 0.526),
-    ("quick_start", "pitch", "openvino", "margin", 0.526),
-    ("recurrent", "silero", "onnxruntime.cpu", "highest_probability", 0.048),
-    ("targets_and_tolerances", "magika", "onnxruntime.cpu", "confidence", 0.9596),
-    ("targets_and_tolerances", "magika", "openvino", "confidence", 0.9596),
-    ("torch_module", "minilm", "torch", "margin", 0.3355),
-    ("torch_module", "minilm", "torch.compile", "margin", 0.3355),
+    ("pitch", "onnxruntime.cpu", "margin", 0.526),
+    ("pitch", "openvino", "margin", 0.526),
+    ("silero", "onnxruntime.cpu", "highest_probability", 0.048),
+    ("magika", "onnxruntime.cpu", "confidence", 0.9596),
+    ("magika", "openvino", "confidence", 0.9596),
+    ("minilm", "torch", "margin", 0.3355),
+    ("minilm", "torch.compile", "margin", 0.3355),
 ]
 
 
-@pytest.mark.parametrize(("name", "model", "runtime", "metric", "value"), METRICS)
+@pytest.mark.parametrize(("model", "runtime", "metric", "value"), METRICS)
 def test_the_task_metric_is_the_trained_model_s(
-    examples: Examples, name: str, model: str, runtime: str, metric: str, value: float
+    examples: Examples, model: str, runtime: str, metric: str, value: float
 ) -> None:
     """Everything is recognised, and the continuous figure beside it is the one known."""
-    metrics = examples.recorded(name).item(model, runtime)["parity"]["metrics"]
+    metrics = examples.recorded().item(model, runtime)["parity"]["metrics"]
     assert metrics.get("accuracy", 1.0) == 1.0
     assert metrics[metric] == pytest.approx(value, rel=0.01)
 
 
 def test_throughput_counts_what_the_test_says(examples: Examples) -> None:
     """Tokens of a text model, frames of a sound model."""
-    minilm = examples.recorded("torch_module").record("minilm", "torch").figures
+    minilm = examples.recorded().record("minilm", "torch").figures
     assert (minilm.unit, minilm.items) == ("tokens", 4 * 32)
-    assert examples.recorded("recurrent").record("silero", "onnxruntime.cpu").figures.unit == (
-        "frames"
-    )
+    assert examples.recorded().record("silero", "onnxruntime.cpu").figures.unit == ("frames")
 
 
 def test_the_threads_asked_for_are_the_threads_recorded(examples: Examples) -> None:
     """``options={"torch": …}`` reaches both runtimes of that family."""
-    recorded = examples.recorded("torch_module")
+    recorded = examples.recorded()
     for runtime in ("torch", "torch.compile"):
         assert recorded.record("minilm", runtime).threads == 1
 
 
 def test_torch_compile_really_compiled(examples: Examples) -> None:
     """One graph, and fewer kernels than run eagerly."""
-    recorded = examples.recorded("torch_module")
+    recorded = examples.recorded()
     eager, compiled = (recorded.record("minilm", r) for r in ("torch", "torch.compile"))
     assert compiled.compiled
     assert compiled.graph_breaks == 0
@@ -201,14 +222,14 @@ def test_the_hooks_environment_is_recorded(examples: Examples) -> None:
     """And only in the record of the test beside that conftest."""
     vad = examples.recorded("hooks").record("vad", "onnxruntime.cpu")
     assert vad.options["env.ONEDNN_MAX_CPU_ISA"] == "AVX2"
-    silero = examples.recorded("recurrent").record("silero", "onnxruntime.cpu")
+    silero = examples.recorded().record("silero", "onnxruntime.cpu")
     assert "env.ONEDNN_MAX_CPU_ISA" not in silero.options
 
 
 def test_the_hooks_fact_is_in_the_report(examples: Examples) -> None:
     """In its session."""
     assert examples.recorded("hooks").report["session"]["service"] == "voice-activity"
-    assert "service" not in examples.recorded("recurrent").report["session"]
+    assert "service" not in examples.recorded().report["session"]
 
 
 def test_the_hooks_cause_explains_another_configuration(examples: Examples, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ plugin runs it in child processes, so the class travels there by value.
 from collections import Counter
 
 import numpy as np
+
 from pytest_portability import Kernel, KernelPath, KernelUse, Observed
 
 
@@ -18,7 +19,7 @@ class ReferenceRuntime:
     packages = ("numpy", "onnx")
     kinds = ("onnx",)
     converted = ()
-    environment = {}
+    environment = {}  # noqa: RUF012 - never changed
 
     def supports(self, precision, platform):
         """It computes in the model's own types and has no switch for others."""

@@ -382,6 +382,9 @@ def _observe(
         counts = Counter(ep for ep, _ in assigned)
         other = Counter(f"{op} on {ep}" for ep, op in assigned if ep != provider.ep)
         notes += [f"{provider.ep} left {n} × {what}" for what, n in sorted(other.items())]
+    elif session.get_providers() == ["CPUExecutionProvider"]:
+        # Nobody else is in the session, so nobody else got a node.
+        counts["CPUExecutionProvider"] = sum(onnx_graph.op_types(request.model.value).values())
     else:
         notes.append(f"onnxruntime {ort.__version__} does not tell which provider got which node")
     toolchain = {"onnxruntime": ort.__version__}

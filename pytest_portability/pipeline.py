@@ -249,7 +249,7 @@ class Pipeline:
                 break
             outcomes.append(self._measure(item, ask, built, repeat=len(outcomes))[1])
         if comparison.verdict is Verdict.MISSING:
-            everything = records.read_all(self._baselines)
+            everything, _ = records.read_all(self._baselines)
             close = records.closest(everything, record.key, record.arch, record.vendor)
             comparison = compare.with_closest(comparison, *(close or (None,)))
         return Result(
@@ -270,6 +270,7 @@ class Pipeline:
             measurement,
             found,
             environment=self._servers.environment({**item.runtime.environment, **ask.environment}),
+            asked=ask.environment,
             commit=self._commit,
         )
 

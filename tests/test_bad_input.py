@@ -96,12 +96,12 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
     "metric raises": (
         "portability.check('mlp.onnx', inputs, metric=bad_metric)",
         "def bad_metric(predict):\n    raise ZeroDivisionError('no samples')\n",
-        ["metric raised ZeroDivisionError: no samples"],
+        ["metric raised ZeroDivisionError: no samples (in bad_metric, line "],
     ),
     "metric is no number": (
         "portability.check('mlp.onnx', inputs, metric=lambda predict: 'good')",
         "",
-        ["good"],
+        ["metric gave 'good'; expected a number or a mapping from name to number"],
     ),
     "metric dies": (
         "portability.check('mlp.onnx', inputs, metric=dies)",

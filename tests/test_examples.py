@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -109,14 +111,22 @@ def test_the_first_run_measures_every_item_and_writes_its_record(
 
 @pytest.mark.parametrize("name", ITEMS)
 def test_the_second_run_finds_nothing_wrong(examples: Examples, name: str) -> None:
-    """Identical builds: outputs, interface, placement and memory are what they were."""
+    """Identical builds: outputs, interface, placement, memory and kernels are what they were."""
     checked = examples.checked(name)
     assert checked.code == 0, checked.output
     items = examples.items(checked, name)
     assert items
+    recorded = examples.recorded(name)
     for item in items:
         assert item["verdict"] in HARMLESS, checked.output
-        assert not item["warnings"], checked.output
+        before = recorded.item(item["model"], item["runtime"], item["precision"])
+        assert _kernels(item) == _kernels(before)
+
+
+def _kernels(item: Mapping[str, Any]) -> list[tuple[str, int]]:
+    """Kernels and launches of an item, without their times."""
+    uses = item["record"]["path"]["uses"]
+    return [(json.dumps(use["kernel"], sort_keys=True), use["launches"]) for use in uses]
 
 
 @pytest.mark.parametrize(("name", "model", "runtime", "precision"), EVERY)

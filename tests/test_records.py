@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import random
@@ -11,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -269,6 +270,15 @@ fast = settings(
 
 
 @fast
+def alike(one: dict[Key, Record], other: dict[Key, Record]) -> bool:
+    """Equal, NaN to NaN; from Python 3.13 on a dataclass that holds one is not equal to itself."""
+    texts = [
+        {key: json.dumps(asdict(record), sort_keys=True) for key, record in some.items()}
+        for some in (one, other)
+    ]
+    return texts[0] == texts[1]
+
+
 @given(first=tables, second=tables)
 def test_what_is_written_is_read_again(
     tmp_path_factory: pytest.TempPathFactory, first: dict[Key, Record], second: dict[Key, Record]
@@ -276,12 +286,12 @@ def test_what_is_written_is_read_again(
     """Whatever the names and values; a second write adds its rows, and again changes nothing."""
     path = path_of(tmp_path_factory.mktemp("records"), "m", "t")
     assert write(path, first)
-    assert read(path) == first
+    assert alike(read(path), first)
     rows_of = {k.row for k in second}
     second |= {k: r for k, r in first.items() if k.row in rows_of}
     second = {k: r for k, r in second.items() if k in first or k.row not in {f.row for f in first}}
     write(path, second)
-    assert read(path) == {**first, **second}
+    assert alike(read(path), {**first, **second})
     before = path.read_bytes()
     assert not write(path, {**first, **second})
     assert path.read_bytes() == before
@@ -335,7 +345,7 @@ def test_released_files_load_for_ever(path: Path, tmp_path: Path) -> None:
 
 def test_released_files_hold_what_they_held() -> None:
     """Their content, not only their syntax, is understood."""
-    found = read_all(RELEASED / "schema_1")
+    found, _ = read_all(RELEASED / "schema_1")
     assert sorted(
         (k.target, k.row, r.figures.throughput, r.effective) for k, r in found.items()
     ) == [
@@ -544,12 +554,12 @@ def test_a_record_with_any_name_can_be_written_and_found(tmp_path: Path) -> None
     """The name in the file is the test's, not the file's."""
     key = replace(a_record().key, model="../a:b")
     put(tmp_path, a_record(key=key))
-    assert list(read_all(tmp_path)) == [key]
+    assert list(read_all(tmp_path)[0]) == [key]
 
 
 def test_all_records_of_no_directory_are_none(tmp_path: Path) -> None:
     """A first run has no baselines."""
-    assert read_all(tmp_path / "nowhere") == {}
+    assert read_all(tmp_path / "nowhere") == ({}, ())
 
 
 # --- what is wrong is said ------------------------------------------------------------------------
@@ -676,7 +686,7 @@ def test_all_records_of_no_directory_are_none(tmp_path: Path) -> None:
 def test_a_file_that_is_wrong_is_refused_by_name(
     tmp_path: Path, old: str, new: str, message: str
 ) -> None:
-    """File, key, what was found and what to do; reading all and writing refuse it as well."""
+    """File, key, what was found and what to do; reading all says so and writing refuses."""
     path = put(tmp_path, a_record())
     assert old in path.read_text()
     path.write_text(path.read_text().replace(old, new, 1))
@@ -684,8 +694,7 @@ def test_a_file_that_is_wrong_is_refused_by_name(
         read(path)
     assert str(error.value).startswith(f"{path}: ")
     assert message.replace("{dir}", str(tmp_path)) in str(error.value)
-    with pytest.raises(RecordError):
-        read_all(tmp_path)
+    assert read_all(tmp_path) == ({}, (str(error.value),))
     before = path.read_bytes()
     with pytest.raises(RecordError):
         write(path, {a_record().key: a_record()})
@@ -836,7 +845,7 @@ def test_what_a_killed_writer_left_is_swept_away(tmp_path: Path) -> None:
     write(path, {one.key: one})
     assert not old.exists()
     assert new.exists()
-    assert list(read_all(tmp_path)) == [one.key]
+    assert list(read_all(tmp_path)[0]) == [one.key]
 
 
 WRITER = """
@@ -866,7 +875,7 @@ def test_a_writer_killed_at_any_time_leaves_a_whole_file(tmp_path: Path) -> None
             assert writer.stdout.readline() == "writing\n"
             time.sleep(chance.uniform(0, 0.1))
             writer.kill()
-        found = read_all(tmp_path)
+        found, _ = read_all(tmp_path)
         assert len(found) == 8
         assert len({r.figures.throughput for r in found.values()}) == 1
 

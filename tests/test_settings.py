@@ -96,7 +96,8 @@ def test_a_report_may_go_to_a_path_with_a_drive_and_be_repeated() -> None:
 PRECISIONS = "known: native, fp32, tf32, bf16, fp16, int8"
 BATCH = "a batch size is a whole number from 1 on, found "
 LIST = ", as a list or separated by commas"
-FRACTION = "expected a fraction (0.05 is 5 %) above 0 and at most 10, found "
+FRACTION = "expected a fraction (0.05 is 5 %) above 0 and at most "
+LOSS, ERROR = f"{FRACTION}0.99, found ", f"{FRACTION}10, found "
 SECONDS = "expected seconds above 0 and at most 3600, found "
 KNOWN = "expected a mapping from target pattern to (verdict, reason)"
 
@@ -121,15 +122,15 @@ KNOWN = "expected a mapping from target pattern to (verdict, reason)"
         ("batches", {1, 8}, f"expected batch sizes{LIST}"),
         ("targets", 3, f"expected names{LIST}"),
         ("runtimes", ["torch", None], "expected names, found ['torch', None]"),
-        ("tolerance", 0, f"{FRACTION}0"),
-        ("tolerance", -0.05, f"{FRACTION}-0.05"),
-        ("tolerance", 50, f"{FRACTION}50"),
-        ("tolerance", True, f"{FRACTION}True"),
-        ("tolerance", "5%", f"{FRACTION}'5%'"),
-        ("tolerance", float("nan"), f"{FRACTION}nan"),
-        ("tolerance", [0.1], f"{FRACTION}[0.1]"),
-        ("tolerance", {"amd-*": 0}, f"{FRACTION}0"),
-        ("parity", "none", f"{FRACTION}'none'"),
+        ("tolerance", 0, f"{LOSS}0"),
+        ("tolerance", -0.05, f"{LOSS}-0.05"),
+        ("tolerance", 50, f"{LOSS}50"),
+        ("tolerance", True, f"{LOSS}True"),
+        ("tolerance", "5%", f"{LOSS}'5%'"),
+        ("tolerance", float("nan"), f"{LOSS}nan"),
+        ("tolerance", [0.1], f"{LOSS}[0.1]"),
+        ("tolerance", {"amd-*": 0}, f"{LOSS}0"),
+        ("parity", "none", f"{ERROR}'none'"),
         ("seconds", 0, f"{SECONDS}0"),
         ("seconds", float("inf"), f"{SECONDS}inf"),
         ("known", "regressed", KNOWN),

@@ -105,16 +105,19 @@ def read(path: Path) -> dict[Key, Record]:
     return _records(path, _migrated(path, parse(path)[1]))
 
 
-def read_all(directory: Path) -> dict[Key, Record]:
-    """All records below a directory; none if it does not exist.
+def read_all(directory: Path) -> tuple[dict[Key, Record], tuple[str, ...]]:
+    """All records below a directory, and what is wrong with files that cannot be read.
 
-    Raises:
-        RecordError: as ``read``, for the first such file.
+    A file of another model must not hide this one's; the caller says what was wrong.
     """
     found: dict[Key, Record] = {}
+    unreadable = []
     for path in sorted(directory.glob("*/*.toml")):
-        found.update(read(path))
-    return found
+        try:
+            found.update(read(path))
+        except RecordError as exc:
+            unreadable.append(str(exc))
+    return found, tuple(unreadable)
 
 
 def _migrated(path: Path, tables: Tables) -> Tables:

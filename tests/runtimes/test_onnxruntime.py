@@ -60,7 +60,8 @@ def launches(path: KernelPath) -> dict[str, int]:
 
 def _arena_peak(runtime: adapter.OnnxRuntime, batch: int) -> int:
     runtime.trace(request(onnx_models.mlp()), mlp_inputs(batch))
-    assert runtime.arena_peak_bytes is not None
+    if runtime.arena_peak_bytes is None:
+        pytest.skip("the profiles of this onnxruntime do not tell memory")
     return runtime.arena_peak_bytes
 
 

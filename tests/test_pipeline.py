@@ -1,0 +1,179 @@
+"""The flow for one item, in real child processes, on the fake runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_models
+import pytest
+from runtimes.fake import FakeRuntime
+
+from pytest_portability import pipeline, records, targets
+from pytest_portability.pipeline import Ask, Item, Pipeline, Result
+from pytest_portability.servers import Servers
+from pytest_portability.settings import Setting
+from pytest_portability.verdicts import Verdict
+
+pytest.importorskip("onnxruntime", reason="the reference runs on it")
+
+
+def inputs(batch: int, rng: np.random.Generator) -> Mapping[str, Any]:
+    return {"x": rng.standard_normal((batch, 4, onnx_models.WIDTH), dtype=np.float32)}
+
+
+class Bench:
+    """A pipeline on a directory of baselines, and what it said on the way."""
+
+    def __init__(self, servers: Servers, baselines: Path) -> None:
+        self._servers = servers
+        self.baselines = baselines
+        self.said: list[str] = []
+        self.pipeline = self.another()
+
+    def another(self, **options: Any) -> Pipeline:
+        return Pipeline(self._servers, self.baselines, progress=self.said.append, **options)
+
+    def check(self, runtime: FakeRuntime, batch: int = 2, **changes: Any) -> Result:
+        (target,) = targets.merge([targets.cpu_device(runtimes=(runtime.name,), handle="cpu")])
+        item = Item(target=target, runtime=runtime, precision="native", batch=batch)
+        on: Pipeline = changes.pop("on", self.pipeline)
+        return on.check(item, replace(ASK, items=batch, **changes))
+
+    def record(self, result: Result) -> None:
+        assert result.record is not None
+        key = result.key
+        records.write(records.path_of(self.baselines, key.model, key.target), {key: result.record})
+
+
+ASK = Ask(
+    name="mlp",
+    model=onnx_models.mlp(),
+    inputs=inputs,
+    metric=None,
+    reference=None,
+    config={},
+    profile={},
+    options={},
+    items=2,
+    unit="samples",
+    # No loss and no error is judged here: what counts is which steps are taken.
+    tolerance=Setting(0.99, "marker"),
+    parity=Setting(None, "default"),
+    seconds=0.05,
+    repeats=6,
+    time_limit_s=60,
+    environment={},
+)
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[Servers]:
+    with Servers() as some:
+        yield some
+
+
+@pytest.fixture
+def bench(servers: Servers, tmp_path: Path) -> Bench:
+    return Bench(servers, tmp_path)
+
+
+def repeats(result: Result) -> int:
+    return len(result.measurement.repeats) if result.measurement else 0
+
+
+def test_a_clear_check_takes_two_processes_and_recording_four(bench: Bench) -> None:
+    first = bench.check(FakeRuntime(), on=bench.another(recording=True))
+    assert (first.comparison.verdict, repeats(first)) == (Verdict.MISSING, 4)
+    bench.record(first)
+    second = bench.check(FakeRuntime())
+    assert second.comparison.verdict in (Verdict.OK, Verdict.INCONCLUSIVE)
+    assert 2 <= repeats(second) <= ASK.repeats
+
+
+def test_only_the_first_process_takes_kernel_path_and_metric(bench: Bench) -> None:
+    result = bench.check(FakeRuntime(), metric=lambda _predict: 0.5)
+    assert result.measurement is not None
+    assert [r.path is not None for r in result.measurement.repeats] == [True, False]
+    assert result.record is not None
+    assert result.record.parity.metrics == {"metric": 0.5}
+
+
+def test_a_batch_that_does_not_fit_is_halved_until_it_does(bench: Bench) -> None:
+    """Its speed is that of the batch that ran, and it is never called the asked one's."""
+    result = bench.check(FakeRuntime(fits=2), batch=8)
+    assert result.comparison.verdict is Verdict.UNFIT
+    assert result.comparison.reason == "batch 8 does not fit: the largest that does is 2"
+    assert result.record is not None
+    assert result.record.figures.batch_effective == 2
+    assert result.record.figures.items == 2
+    assert result.outputs["y"].shape[0] == 2
+
+
+def test_ready_arrays_are_cut_to_the_batch_that_fits(bench: Bench) -> None:
+    ready = inputs(8, np.random.default_rng(0))
+    result = bench.check(FakeRuntime(fits=4), batch=8, inputs=ready)
+    assert result.outputs["y"].shape[0] == 4
+
+
+def test_where_not_even_one_sample_fits_nothing_was_measured(bench: Bench) -> None:
+    result = bench.check(FakeRuntime(fits=0), batch=2)
+    assert result.comparison.verdict is Verdict.UNFIT
+    assert result.comparison.reason.startswith("not even a batch of 1 fits into memory: ")
+    assert result.record is None
+    assert result.measurement is None
+
+
+def test_a_slow_build_is_measured_in_one_process(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "SLOW_BUILD_S", 0.0)
+    assert repeats(bench.check(FakeRuntime(), on=bench.another(recording=True))) == 1
+
+
+def test_lost_parity_needs_no_second_process(bench: Bench) -> None:
+    result = bench.check(FakeRuntime(not_finite=True))
+    assert (result.comparison.verdict, repeats(result)) == (Verdict.PARITY, 1)
+
+
+def test_what_goes_wrong_in_a_child_is_the_items_verdict(bench: Bench) -> None:
+    result = bench.check(FakeRuntime(fails="no such kernel"))
+    assert result.comparison.verdict is Verdict.ERROR
+    assert result.comparison.reason == "no such kernel"
+    assert bench.check(FakeRuntime()).comparison.verdict is Verdict.MISSING
+
+
+def test_items_that_differ_in_the_build_alone_share_model_and_reference(bench: Bench) -> None:
+    for repeated in (1, 2):
+        bench.check(FakeRuntime(repeats=repeated))
+    read = [text for text in bench.said if "reading the model" in text]
+    assert read == ["mlp: reading the model and computing its reference"]
+
+
+def test_progress_tells_item_and_repeat_and_ends_empty(bench: Bench) -> None:
+    result = bench.check(FakeRuntime())
+    assert bench.said[-1] == ""
+    row = f"{result.key.target}-fake-native-b2"
+    assert [text for text in bench.said if row in text][:2] == [
+        f"mlp {row}: repeat 1",
+        f"mlp {row}: repeat 2",
+    ]
+
+
+def test_without_a_record_the_closest_is_shown(bench: Bench) -> None:
+    bench.record(bench.check(FakeRuntime(), batch=2))
+    result = bench.check(FakeRuntime(), batch=4)
+    assert result.comparison.verdict is Verdict.MISSING
+    assert result.comparison.closest is not None
+    assert "closest (the same architecture" in result.comparison.reason
+
+
+def test_a_broken_record_of_another_model_does_not_hide_the_closest(bench: Bench) -> None:
+    broken = bench.baselines / "other" / "cpu.toml"
+    broken.parent.mkdir()
+    broken.write_text("schema = [")
+    bench.record(bench.check(FakeRuntime(), batch=2))
+    assert bench.check(FakeRuntime(), batch=4).comparison.closest is not None

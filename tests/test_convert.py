@@ -39,7 +39,7 @@ def _onnx(path: Path, inputs: Arrays) -> Arrays:
 class Collecting(torch_models.Named):
     """Takes whatever it is given by name."""
 
-    def forward(self, *values: Any, **named: Any) -> Any:  # noqa: D102 - as its base
+    def forward(self, *values: Any, **named: Any) -> Any:
         return super().forward(*values, **named)
 
 

@@ -4,7 +4,7 @@ The vendors' modules are stand-ins with the names, units and structures of nvidi
 amdsmi 7.0; the kernel's files are trees in a temporary folder.
 """
 
-# ruff: noqa: D102, N802, N815 - the stand-ins have the libraries' own names
+# ruff: noqa: N802, N815 - the stand-ins have the libraries' own names
 
 from __future__ import annotations
 

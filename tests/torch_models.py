@@ -1,7 +1,5 @@
 """Tiny seeded torch modules for the tests; every function gives the same weights each time."""
 
-# ruff: noqa: D102 - a class says what its forward computes
-
 from __future__ import annotations
 
 from collections import OrderedDict

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Protocol
 
 from pytest_portability import kernels
 from pytest_portability.loss import Interval, Sample, expected, loss, usable
-from pytest_portability.parity import interface_changes
+from pytest_portability.parity import ParityVerdict, interface_changes
 from pytest_portability.records import Figures, Record
-from pytest_portability.samples import Measurement
+from pytest_portability.samples import STRAIGHT_BOUNDS, Measurement, Repeat
 from pytest_portability.sensors import disturbance
 from pytest_portability.verdicts import POLICY, Verdict
 
@@ -25,32 +24,14 @@ def writes(comparison: Comparison, *, accepted: bool) -> str:
         accepted: whether ``--portability-accept`` gave a reason.
     """
     update = POLICY[comparison.verdict].update
+    if comparison.record is None:
+        return "no"  # nothing was measured, whatever was accepted
     worse = comparison.speed is Verdict.REGRESSED or comparison.memory_grew
     if update == "refresh":
         return "facts"
     if update == "yes" or (update == "accept" and accepted):
         return "all"
     return "all" if update == "unless worse" and (accepted or not worse) else "no"
-
-
-class ParityOutcome(Protocol):
-    """What holding the outputs against reference and baseline gave; ``ParityVerdict`` is one."""
-
-    @property
-    def failures(self) -> tuple[str, ...]:
-        """What is outside tolerance, one sentence each; anything here is ``parity``."""
-
-    @property
-    def stale(self) -> bool:
-        """Whether the outputs are another model's, and the weights say so."""
-
-    @property
-    def changed_tensors(self) -> tuple[str, ...]:
-        """Names of the weights that differ from the baseline's."""
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What could not be judged, and what differs inside tolerance, one sentence each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +68,7 @@ class Comparison:
     memory_rel: float | None = None
     memory_grew: bool = False
     speed: Verdict | None = None
-    parity: ParityOutcome | None = None
+    parity: ParityVerdict | None = None
     contended: float | None = None
     fading_rel: float | None = None
     closest: Record | None = None
@@ -106,6 +87,10 @@ CONTENTION_MILD = 0.03
 
 FADING_LIMIT = 0.10
 """Slowdown from first to last third of the windows beyond which a speed is not sustained."""
+
+UPDATED_SPREAD = 0.03
+"""What another version of the yardstick's library may add: the kernel of a plain GEMM seldom
+changes, and where it does by more, the interval is what it is for."""
 
 MEMORY_FLOOR_BYTES = 4 * 2**20
 """Growth below this is page and allocator granularity, whatever fraction it is."""
@@ -131,7 +116,7 @@ def decide(
     baseline: Record | None,
     *,
     measurement: Measurement | None = None,
-    parity: ParityOutcome | None = None,
+    parity: ParityVerdict | None = None,
     allowed: Allowed | None = None,
 ) -> Comparison:
     """Hold a record against its baseline: comparable? parity? throughput? memory? placement?
@@ -161,12 +146,17 @@ def decide(
         ),
         fading_rel=_median(r.fading_rel for r in repeats),
     )
-    found = _incomparable(record, baseline, measurement)
     same_batch = baseline and baseline.figures.batch_effective == record.figures.batch_effective
     if baseline is not None and same_batch:
         shown = _judged(shown, record, baseline, allowed)
-    if found is None and parity is not None:
-        found = _parity(parity)
+    doubts = (*_unknown(record), *(parity.notes if parity else ()), *_doubts(repeats))
+    shown = replace(shown, warnings=(*shown.warnings, *doubts))
+    found = (
+        _misplaced(record, measurement)
+        or _incomparable(record, baseline)
+        or (_parity(parity) if parity else None)
+        or _fits_more(record, baseline)
+    )
     if found is None:
         return shown
     reason = found[1]
@@ -208,22 +198,10 @@ def _median(values: Iterator[float]) -> float | None:
     return median(known) if known else None
 
 
-def _incomparable(
-    record: Record, baseline: Record | None, measurement: Measurement | None
-) -> _Found:
-    fits, asked = record.figures.batch_effective, record.key.batch
-    fitted = asked if baseline is None else baseline.figures.batch_effective
-    if fits < fitted:
-        was = "" if baseline is None or fitted == asked else f" (the baseline's was {fitted})"
-        return Verdict.UNFIT, f"batch {asked} does not fit: the largest that does is {fits}{was}"
-    if fits > fitted:
-        return Verdict.IMPROVED, f"batch {fits} fits now, the baseline's largest was {fitted}"
-    changes = interface_changes(record.parity, baseline.parity) if baseline else ()
-    if changes:
-        return Verdict.INTERFACE, "; ".join(changes)
+def _misplaced(record: Record, measurement: Measurement | None) -> _Found:
+    """Whether what was asked for by name is not what ran."""
     wanted, ran = record.key.precision, record.effective
-    # TF32 rounds inside the product: no runtime reports it as a type of its tensors.
-    if wanted != "native" and ran and ran != wanted and (wanted, ran) != ("tf32", "fp32"):
+    if wanted != "native" and ran and ran != wanted:
         return Verdict.PLACEMENT, f"asked for precision {wanted}, the work ran in {ran}"
     provider = measurement.observed.asked_provider if measurement else ""
     total = sum(record.providers.values())
@@ -233,11 +211,53 @@ def _incomparable(
     return None
 
 
+def _incomparable(record: Record, baseline: Record | None) -> _Found:
+    fits, asked = record.figures.batch_effective, record.key.batch
+    fitted = asked if baseline is None else baseline.figures.batch_effective
+    if fits < fitted:
+        was = "" if baseline is None or fitted == asked else f" (the baseline's was {fitted})"
+        return Verdict.UNFIT, f"batch {asked} does not fit: the largest that does is {fits}{was}"
+    changes = (
+        interface_changes(record.parity, baseline.parity) if fits == fitted and baseline else ()
+    )
+    return (Verdict.INTERFACE, "; ".join(changes)) if changes else None
+
+
+def _fits_more(record: Record, baseline: Record | None) -> _Found:
+    fits = record.figures.batch_effective
+    if baseline is None or fits <= baseline.figures.batch_effective:
+        return None
+    fitted = baseline.figures.batch_effective
+    return Verdict.IMPROVED, f"batch {fits} fits now, the baseline's largest was {fitted}"
+
+
+def _unknown(record: Record) -> list[str]:
+    """What was asked for by name and cannot be told to have run."""
+    wanted = record.key.precision
+    known = wanted == "native" or record.effective
+    return [] if known else [f"asked for {wanted}: in which precision the work ran is not known"]
+
+
+def _doubts(repeats: Sequence[Repeat]) -> list[str]:
+    """What speaks against a measurement without deciding a verdict."""
+    doubts = []
+    unsteady = sum(not r.steady for r in repeats)
+    if unsteady:
+        doubts.append(f"{unsteady} of {len(repeats)} repeats began before the speed was steady")
+    changed = _median(r.straight_rel for r in repeats)
+    if changed is not None and not STRAIGHT_BOUNDS[0] <= changed <= STRAIGHT_BOUNDS[1]:
+        doubts.append(
+            f"alternating with the yardstick changed the speed by {1 / changed - 1:+.0%}: the "
+            "throughput shown is the uninterrupted one, the loss compares the alternated ones"
+        )
+    return doubts
+
+
 def _by_count(record: Record) -> list[tuple[str, int]]:
     return sorted(record.providers.items(), key=lambda item: -item[1])
 
 
-def _parity(parity: ParityOutcome) -> _Found:
+def _parity(parity: ParityVerdict) -> _Found:
     if parity.failures:
         more = f" (and {len(parity.failures) - 1} more)" if len(parity.failures) > 1 else ""
         return Verdict.PARITY, parity.failures[0] + more
@@ -252,11 +272,14 @@ def _parity(parity: ParityOutcome) -> _Found:
 def _judged(shown: Comparison, record: Record, baseline: Record, allowed: Allowed) -> Comparison:
     """Throughput, memory and placement of two comparable records."""
     now, then = record.figures, baseline.figures
-    same = bool(now.yardstick) and now.yardstick == then.yardstick
+    same = _same_work(now.yardstick, then.yardstick)
+    updated = same and now.yardstick != then.yardstick
     axes = []
     for axis, mine, other in (("busy", now.busy, then.busy), ("wall", now.wall, then.wall)):
         if mine is not None and other is not None:
             prior = expected(record, axis, shown.contended)
+            if updated:
+                prior = replace(prior, spread_rel=math.hypot(prior.spread_rel, UPDATED_SPREAD))
             check, base = Sample(mine, now.repeats), Sample(other, then.repeats)
             axes.append(loss(axis, check, base, prior, relative=same))
     machine = 0.0
@@ -270,6 +293,8 @@ def _judged(shown: Comparison, record: Record, baseline: Record, allowed: Allowe
     rel, grew = _memory(now, then, allowed.memory)
     regressed = speed is Verdict.REGRESSED
     warnings = [grew] if grew and regressed else [] if regressed else _details(record, baseline)
+    if updated:
+        warnings.append(f"the yardstick's library changed: {then.yardstick} → {now.yardstick}")
     if abs(machine) > 0.1:
         word = "slower" if machine > 0 else "faster"
         warnings.append(
@@ -286,6 +311,11 @@ def _judged(shown: Comparison, record: Record, baseline: Record, allowed: Allowe
         memory_grew=bool(grew),
         warnings=tuple(warnings),
     )
+
+
+def _same_work(now: str, then: str) -> bool:
+    """Whether two yardsticks do the same work in the same library, of whatever version."""
+    return bool(now) and now.split()[:2] == then.split()[:2]
 
 
 _Speed = tuple[Verdict, str, Interval | None]

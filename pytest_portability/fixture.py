@@ -207,6 +207,7 @@ class Portability:
     def _outcome(self, entry: Entry, log: str) -> tuple[str, str]:
         """What the verdict does to the test, and the text that says so."""
         comparison, host = entry.comparison, self._host
+        # First: a runtime that cannot do this model has no known verdict to keep.
         if comparison.verdict is Verdict.SKIPPED:
             return "skip", comparison.reason
         text = terminal.failure(entry, log=log)

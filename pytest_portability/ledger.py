@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from pytest_portability import compare, records, verdicts
+from pytest_portability import compare, kernels, records, verdicts
 from pytest_portability.compare import Comparison
 from pytest_portability.errors import RecordError, UsageError
 from pytest_portability.pipeline import Item
@@ -20,7 +20,7 @@ from pytest_portability.run import Absentee
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Updates:
-    """What ``--update-baselines`` does, by the one table in ``compare``.
+    """What ``--update-baselines`` does, by the one table in ``verdicts``.
 
     Attributes:
         directory: of the records.
@@ -83,8 +83,13 @@ def _refusal(comparison: Comparison) -> str:
 
 def _refreshed(baseline: Record, record: Record) -> Record:
     """The baseline with the facts that changed at no cost; its figures stay what they were."""
+    rerouted = kernels.diff(baseline.path, record.path)
     return replace(
         baseline,
+        model=record.model,
+        effective=record.effective,
+        # Shares of time differ at every run: only another path is another fact.
+        path=record.path if rerouted else baseline.path,
         toolchain=record.toolchain,
         options=record.options,
         providers=record.providers,

@@ -208,7 +208,6 @@ class ParityVerdict:
         faithful: whether it is the model it was built from; None without a reference.
         same_model: whether it computes what the baseline's build did; None if that is unknown.
         failures: what is outside its tolerance, one sentence each.
-        interface: how names, order, shapes or dtypes differ from the baseline's, one sentence each.
         stale: the build is faithful and computes something else because its weights changed.
         changed_tensors: weights that were changed, added or removed since the baseline.
         notes: what is worth saying and no failure, one sentence each.
@@ -218,7 +217,6 @@ class ParityVerdict:
     faithful: bool | None
     same_model: bool | None
     failures: tuple[str, ...] = ()
-    interface: tuple[str, ...] = ()
     stale: bool = False
     changed_tensors: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -299,10 +297,10 @@ def judge(
             tolerance=allowed,
         )
     changed = changed_tensors(now, then)
-    interface = interface_changes(now.parity, then.parity)
     same, other = _same_model(now, then, limits, notes)
     metrics = _metrics(now.parity.metrics, then.parity.metrics, limits, notes)
-    stale = same is False and now.weights != then.weights and faithful is not False
+    # Other weights on other inputs: nothing says that it is still the same model.
+    stale = same is not True and now.weights != then.weights and faithful is not False
     if stale:
         notes += [*other, *metrics]
     else:
@@ -311,7 +309,6 @@ def judge(
         faithful=faithful,
         same_model=same,
         failures=tuple(failures),
-        interface=interface,
         stale=stale,
         changed_tensors=changed,
         notes=tuple(notes),

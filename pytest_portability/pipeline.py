@@ -14,13 +14,20 @@ from pytest_portability import (
     parity,
     recording,
     records,
+    subject,
     targets,
     worker,
     yardstick,
 )
 from pytest_portability.attribute import Cause
 from pytest_portability.compare import Comparison
-from pytest_portability.errors import DoesNotFit, PortabilityError, Unsupported
+from pytest_portability.errors import (
+    BuildError,
+    DoesNotFit,
+    PortabilityError,
+    Unsupported,
+    UsageError,
+)
 from pytest_portability.models import Arrays
 from pytest_portability.outputs import Differences, error_rel
 from pytest_portability.records import Key, Record
@@ -28,9 +35,10 @@ from pytest_portability.runtimes import Runtime
 from pytest_portability.samples import Measurement, Sampling
 from pytest_portability.servers import Servers
 from pytest_portability.settings import Setting
+from pytest_portability.subject import Source, Subject
 from pytest_portability.targets import Target
 from pytest_portability.verdicts import Verdict
-from pytest_portability.worker import Job, Outcome, Source, Subject
+from pytest_portability.worker import Job, Outcome
 
 DEFAULT_OPSET = 20
 """Op-set of torch modules exported to ONNX: Gelu is one op from 20 on, Attention from 23 on."""
@@ -158,27 +166,31 @@ class _Built:
 class _Computed:
     """The outputs of the timed run, held against the reference and against a second run."""
 
-    reference: parity.Reference
+    reference: parity.Reference | None
+    trouble: str
     again: Differences
     found: parity.Parity
 
     @classmethod
-    def of(cls, subject: Subject, outcome: Outcome) -> _Computed:
-        reference = parity.Reference(
-            name=subject.reference_name,
-            differences=error_rel(outcome.outputs, subject.reference),
-            floor_rel=subject.floor_rel,
-        )
+    def of(cls, what: Subject, outcome: Outcome) -> _Computed:
+        reference = None
+        if (right := what.reference) is not None:
+            reference = parity.Reference(
+                name=right.name,
+                differences=error_rel(outcome.outputs, right.outputs),
+                floor_rel=right.floor_rel,
+            )
         again = error_rel(outcome.again, outcome.outputs)
-        found = parity.measured(outcome.outputs, subject.inputs, reference, outcome.metrics, again)
-        return cls(reference=reference, again=again, found=found)
+        found = parity.measured(outcome.outputs, what.inputs, reference, outcome.metrics, again)
+        return cls(reference=reference, trouble=what.trouble, again=again, found=found)
 
     def judge(
         self, record: Record, baseline: Record | None, tolerance: float | None
     ) -> parity.ParityVerdict:
         then = baseline.computed if baseline else None
         limits = parity.Limits(parity=tolerance)
-        return parity.judge(record.computed, then, self.reference, self.again, limits)
+        judged = parity.judge(record.computed, then, self.reference, self.again, limits)
+        return replace(judged, notes=(self.trouble, *judged.notes)) if self.trouble else judged
 
 
 class Pipeline:
@@ -269,7 +281,7 @@ class Pipeline:
             recording.version(built.subject.facts, built.facts, ask.config),
             measurement,
             found,
-            environment=self._servers.environment({**item.runtime.environment, **ask.environment}),
+            environment=self._servers.environment(self._environment(ask, item.runtime)),
             asked=ask.environment,
             commit=self._commit,
         )
@@ -277,15 +289,12 @@ class Pipeline:
     def _describe(self, item: Item, ask: Ask, batch: int) -> _Built:
         """Read the model, make inputs and reference, convert the model if the runtime needs it."""
         source = self._source(ask)
-        at = (source.model, source.inputs, item.batch, batch)
+        at = (source, item.batch, batch)
         if at not in self._subjects:
             self._progress(f"{ask.name}: reading the model and computing its reference")
-            self._subjects[at] = self._call(
-                ask, worker.describe, source, item.batch, batch, runtime=None
-            )
-        subject = self._subjects[at]
-        built = _Built(source=source, subject=subject, batch=batch)
-        kinds, kind = item.runtime.kinds, subject.facts.kind
+            self._subjects[at] = self._call(ask, subject.describe, source, item.batch, batch)
+        built = _Built(source=source, subject=self._subjects[at], batch=batch)
+        kinds, kind = item.runtime.kinds, built.subject.facts.kind
         if reason := item.runtime.supports(item.precision, item.target.platform):
             raise Unsupported(reason)
         exports = kind == "torch" and "onnx" in kinds and item.named
@@ -295,6 +304,9 @@ class Pipeline:
                 f"runtimes={NATIVE.get(kind, [])!r} on the marker leaves this item out"
             )
             raise Unsupported(msg)
+        if "opset" in ask.options and kind != "torch":
+            msg = "option 'opset' is for torch modules exported to ONNX; this model is an ONNX file"
+            raise UsageError(msg)
         return self._convert(item, ask, built)
 
     def _convert(self, item: Item, ask: Ask, built: _Built) -> _Built:
@@ -302,13 +314,13 @@ class Pipeline:
         precision = item.precision if item.precision in item.runtime.converted else "native"
         if kind in item.runtime.kinds and precision == "native":
             return built
-        opset = int(ask.options.get("opset", DEFAULT_OPSET))
-        at = (built.source.model, built.batch, precision, opset)
+        opset = _opset(ask)
+        at = (built.source, built.batch, precision, opset)
         if at not in self._prepared:
             self._progress(f"{ask.name}: converting the model for {item.runtime.name}")
             out = self._servers.directory / f"converted-{len(self._prepared)}.onnx"
             args = (built.source, built.subject.inputs, precision, out, opset)
-            facts = self._call(ask, worker.prepare, *args, runtime=None)
+            facts = self._call(ask, worker.prepare, *args)
             self._prepared[at] = (out, facts)
         path, facts = self._prepared[at]
         return replace(built, path=path, facts=facts)
@@ -322,8 +334,11 @@ class Pipeline:
             job = self._job(item, ask, built, first=repeat == 0)
             try:
                 outcome: Outcome = self._call(ask, worker.measure, job, runtime=item.runtime)
-            except DoesNotFit:
-                if repeat or built.batch == 1:
+            except DoesNotFit as exc:
+                if repeat:
+                    msg = f"repeat {repeat + 1} ran out of memory, the one before did not: {exc}"
+                    raise BuildError(msg) from exc
+                if built.batch == 1:
                     raise
                 built = self._describe(item, ask, built.batch // 2)
             else:
@@ -347,23 +362,37 @@ class Pipeline:
             metric=ask.metric if first else None,
         )
 
+    def _environment(self, ask: Ask, runtime: Runtime | None) -> dict[str, str]:
+        """Defaults of a child: the runtime's win over the yardstick's, the hooks' over both."""
+        return {
+            **yardstick.ENVIRONMENT,
+            **(runtime.environment if runtime else {}),
+            **ask.environment,
+        }
+
     def _call(
-        self, ask: Ask, function: Callable[..., Any], *args: object, runtime: Runtime | None
+        self,
+        ask: Ask,
+        function: Callable[..., Any],
+        *args: object,
+        runtime: Runtime | None = None,
     ) -> Any:
-        packages: tuple[str, ...] = ("numpy", "pytest_portability.worker")
-        environment = dict(yardstick.ENVIRONMENT)
-        if runtime is not None:
-            environment |= runtime.environment
-            packages += runtime.packages
-        environment |= ask.environment
-        return self._servers.call(
-            function,
-            *args,
-            environment=environment,
-            preload=packages,
-            time_limit_s=ask.time_limit_s,
-            by_value=ask.by_value,
-        )
+        packages = ("numpy", "pytest_portability.worker", *(runtime.packages if runtime else ()))
+        try:
+            return self._servers.call(
+                function,
+                *args,
+                environment=self._environment(ask, runtime),
+                preload=packages,
+                time_limit_s=ask.time_limit_s,
+                by_value=ask.by_value,
+            )
+        except DoesNotFit as exc:
+            if runtime is not None:
+                raise
+            # Not the build: the host itself, while it read, converted or computed the reference.
+            msg = f"this host has too little memory to prepare the model: {exc}"
+            raise BuildError(msg) from exc
 
     def _source(self, ask: Ask) -> Source:
         """Pickle the model and its inputs once; children read the files when they want to."""
@@ -384,6 +413,14 @@ class Pipeline:
         if done < min(least, ask.repeats):
             return True
         return done < ask.repeats and compare.undecided(comparison)
+
+
+def _opset(ask: Ask) -> int:
+    opset = ask.options.get("opset", DEFAULT_OPSET)
+    if isinstance(opset, bool) or not isinstance(opset, int) or opset < 1:
+        msg = f"option 'opset' is {opset!r}; expected a whole number, such as {DEFAULT_OPSET}"
+        raise UsageError(msg)
+    return opset
 
 
 def _measurement(item: Item, ask: Ask, built: _Built, outcomes: Sequence[Outcome]) -> Measurement:

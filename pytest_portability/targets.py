@@ -8,7 +8,7 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -40,8 +40,10 @@ class Device:
         index: position among the devices of this library; never part of an identity.
         memory_bytes: device memory, None where the library does not say.
         partition: MIG profile or AMD compute/memory partition, empty for a whole device.
-        facts: driver and library facts for the record's toolchain, name → value. ``uuid`` and
-            ``pci`` (``0000:1b:00.0``), where a library tells them, join its view to another's.
+        facts: driver and library facts, name → value. ``driver`` is the platform's, for records;
+            the rest is about the library.
+        address: ``uuid`` and ``pci`` (``0000:1b:00.0``), where the library tells them: they join
+            its view to another's and say whose sensors to read. Never part of a record.
     """
 
     runtimes: tuple[str, ...]
@@ -54,6 +56,7 @@ class Device:
     memory_bytes: int | None = None
     partition: str = ""
     facts: Mapping[str, str] = field(default_factory=dict)
+    address: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +66,8 @@ class Target:
     Attributes:
         partition: MIG profile or AMD partition modes, empty for a whole device.
         handles: runtime name → that library's handle of the first such device.
+        facts: of the libraries that see it, and ``driver``.
+        address: ``uuid`` and ``pci`` of the first such device, as far as known.
     """
 
     vendor: str
@@ -74,6 +79,7 @@ class Target:
     partition: str = ""
     handles: Mapping[str, str] = field(default_factory=dict)
     facts: Mapping[str, str] = field(default_factory=dict)
+    address: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def id(self) -> str:
@@ -111,8 +117,9 @@ def merge(devices: Sequence[Device]) -> tuple[Target, ...]:
     """Join what the libraries see into targets: accelerators by id, then the CPU.
 
     Devices of one identity (vendor, product, partition) are one target, and so are two views of
-    one device under different names, known by equal ``uuid`` or ``pci`` facts. A device whose
-    library does not name its product joins the named device of the same vendor and index.
+    one device under different names, known by an equal ``uuid`` or ``pci``. A device whose library
+    does not name its product joins the named device of its vendor and address or, where their
+    addresses cannot be compared, index.
     """
     groups: list[list[Device]] = []
     named_first = sorted(devices, key=lambda device: (not device.product, device.index))
@@ -153,10 +160,9 @@ def select(targets: Sequence[Target], patterns: Sequence[str] | None) -> tuple[T
     if patterns is None:
         accelerators = tuple(target for target in targets if target.vendor != "cpu")
         return accelerators or tuple(targets)
-    wanted = [patterns] if isinstance(patterns, str) else list(patterns)
-    if "all" in wanted:
+    if "all" in patterns:
         return tuple(targets)
-    return tuple(t for t in targets if any(matches(t, pattern) for pattern in wanted))
+    return tuple(t for t in targets if any(matches(t, pattern) for pattern in patterns))
 
 
 def markers(target: Target) -> tuple[str, ...]:
@@ -220,26 +226,32 @@ def usable_cores(root: Path = Path("/")) -> int:
     """
     affine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     cores = affine or 1
-    quota = min(_quotas(root), default=math.inf)
+    quotas = (quota for folder in cgroup_folders(root) for quota in _quota(folder))
+    quota = min(quotas, default=math.inf)
     return max(1, cores if quota >= cores else math.ceil(quota))
 
 
-def _quotas(root: Path) -> Iterable[float]:
-    """CPU quotas in cores of this process's cgroups and those above them, v2 and v1."""
+def cgroup_folders(root: Path = Path("/")) -> Iterator[Path]:
+    """Folders of this process's CPU cgroups and those above them, innermost first, v2 and v1.
+
+    Args:
+        root: where ``proc`` and ``sys`` are mounted.
+
+    Yields:
+        Folders that may not exist: in a container the path is the host's and not mounted, and the
+        mount itself, which comes last, is the group.
+    """
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and "cpu" not in controllers.split(","):
             continue
         mount = root / "sys/fs/cgroup" / controllers
         inside = mount / path.lstrip("/")
-        for folder in (inside, *inside.parents):
-            # In a container the path is the host's and not mounted; the mount itself then is it.
-            yield from _quota(folder)
-            if folder == mount:
-                break
+        yield from (f for f in (inside, *inside.parents) if f == mount or mount in f.parents)
 
 
 def _quota(folder: Path) -> Iterable[float]:
+    """The group's CPU quota in cores, if it has one."""
     fields = _read(folder / "cpu.max").split() or [
         _read(folder / "cpu.cfs_quota_us").strip(),
         _read(folder / "cpu.cfs_period_us").strip(),
@@ -274,14 +286,13 @@ def _same(one: Device, two: Device) -> bool:
     if one.vendor == "cpu":
         return True
     if not one.product or not two.product:
-        known = _address(one) & _address(two)
-        return bool(known) or one.index == two.index
+        return _one_card(one, two)
     if _identity_of(one) == _identity_of(two):
         return True
     # A MIG slice or an AMD partition has its card's address: two of them are not one device, but a
     # library that sees only the card means the part that this process can use.
     modes = {_modes(view.partition) for view in (one, two)} - {()}
-    return len(modes) < 2 and bool(_address(one) & _address(two))
+    return len(modes) < 2 and bool(_equal_addresses(one, two))
 
 
 def _identity_of(device: Device) -> str:
@@ -289,10 +300,24 @@ def _identity_of(device: Device) -> str:
     return _identity(device.vendor, device.arch, product, device.partition or partition)
 
 
-def _address(device: Device) -> set[str]:
-    pci = re.sub(r"^0*(?=[0-9a-f]{4}:)", "", device.facts.get("pci", "").lower())
-    uuid = device.facts.get("uuid", "").lower().removeprefix("gpu-")
-    return {text for text in (pci, uuid) if text}
+def _equal_addresses(one: Device, two: Device) -> bool | None:
+    """Whether two views are of one place; None if one tells no address that the other does too."""
+    first, second = _address(one), _address(two)
+    told = [first[kind] == second[kind] for kind in first.keys() & second.keys()]
+    return any(told) if told else None
+
+
+def _one_card(one: Device, two: Device) -> bool:
+    """Whether two views are of one card: by their address or, where that is not told, index."""
+    equal = _equal_addresses(one, two)
+    return one.index == two.index if equal is None else equal
+
+
+def _address(device: Device) -> dict[str, str]:
+    """The address in one spelling: libraries write more or fewer zeros, dashes and prefixes."""
+    pci = re.sub(r"^0*(?=[0-9a-f]{4}:)", "", device.address.get("pci", "").lower())
+    uuid = re.sub(r"^gpu-|-", "", device.address.get("uuid", "").lower())
+    return {kind: text for kind, text in {"pci": pci, "uuid": uuid}.items() if text}
 
 
 def _join(group: Sequence[Device], order: Sequence[Device]) -> Target:
@@ -304,8 +329,11 @@ def _join(group: Sequence[Device], order: Sequence[Device]) -> Target:
     parts = [view.partition or split_partition(view.product)[1] for view in (best, *views)]
     handles: dict[str, str] = {}
     facts: dict[str, str] = {}
+    address: dict[str, str] = {}
     for view in (best, *views):
         facts = {**view.facts, **facts}
+        if _one_card(view, best):
+            address = {**view.address, **address}
     for view in views:
         handles = {**dict.fromkeys(view.runtimes, view.handle), **handles}
     return Target(
@@ -318,6 +346,7 @@ def _join(group: Sequence[Device], order: Sequence[Device]) -> Target:
         partition=next((part for part in parts if _modes(part)), parts[0]),
         handles=dict(sorted(handles.items())),
         facts=dict(sorted(facts.items())),
+        address=dict(sorted(address.items())),
     )
 
 

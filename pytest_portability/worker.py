@@ -1,42 +1,30 @@
-"""What a child process does: read a model, convert it, or measure one build of it. Facts go out."""
+"""What a child process does: look for devices, convert a model, or measure one build of it."""
 
 from __future__ import annotations
 
 import contextlib
-import logging
-import pickle
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 
 from pytest_portability import convert, models, sensors, yardstick
-from pytest_portability.errors import (
-    BuildError,
-    DoesNotFit,
-    InputsError,
-    ModelError,
-    PortabilityError,
-)
+from pytest_portability.errors import BuildError, PortabilityError
 from pytest_portability.kernels import KernelPath
 from pytest_portability.measure import Stopwatch
-from pytest_portability.models import Arrays, Model, ModelFacts
-from pytest_portability.outputs import error_rel
-from pytest_portability.runtimes import Build, Request, Runtime, library, load
+from pytest_portability.models import Arrays, Model
+from pytest_portability.runtimes import Build, Request, Runtime, library
 from pytest_portability.samples import Memory, Repeat, Sampling
+from pytest_portability.subject import Inputs, Source, torch_module, where
 from pytest_portability.targets import Absent, Device
+from pytest_portability.yardstick import Yardstick
 
-Inputs = Mapping[str, Any] | Sequence[Any]
 Predict = Callable[[Inputs], Arrays]
 Metric = Callable[[Predict], float | Mapping[str, float]]
-
-INPUT_SEED = 20261130
-"""Seed of the generator given to ``inputs``: the same inputs on every machine, for ever."""
 
 
 # --- discovery -------------------------------------------------------------------------------
@@ -52,191 +40,6 @@ def devices(runtime: Any) -> tuple[tuple[Device, ...], tuple[Absent, ...]]:
     """Ask a registered runtime that looks for its own devices."""
     found, absents = runtime.devices()
     return tuple(found), tuple(absents)
-
-
-# --- the model and its reference -------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """What the test handed over, as files of pickles, so that children read it when they want to.
-
-    Attributes:
-        model: file of the pickled model, path or factory.
-        inputs: file of the pickled ``(inputs, reference)``.
-        name: the model's name, for messages.
-    """
-
-    model: Path
-    inputs: Path
-    name: str
-
-    def load(self) -> Model:
-        """Read the model in this process."""
-        return models.load(_unpickle(self.model), name=self.name)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
-    """A model with its inputs at one batch size and what its outputs should be.
-
-    Attributes:
-        inputs: named arrays, in the model's order.
-        inputs_digest: hash of the inputs.
-        reference: outputs of the reference, by name.
-        reference_name: what computed it.
-        floor_rel: worst relative L2 difference between two arrangements of the reference.
-    """
-
-    facts: ModelFacts
-    inputs: Arrays
-    inputs_digest: str
-    reference: Arrays
-    reference_name: str
-    floor_rel: float
-
-
-def describe(source: Source, batch: int, fits: int) -> Subject:
-    """Read the model, make its inputs and compute the CPU reference.
-
-    Args:
-        source: model and inputs of the test.
-        batch: the item's batch, which ready arrays must have.
-        fits: the batch to measure; smaller where the item's does not fit into memory.
-
-    Raises:
-        ModelError: the model cannot be read.
-        InputsError: the inputs do not fit it, or making them raised.
-    """
-    model = source.load()
-    facts = models.describe(model)
-    given, own_reference = _unpickle(source.inputs)
-    made = fits if callable(given) else batch
-    arrays = models.bind(_make_inputs(given, made), facts, made, _torch_module(model))
-    arrays = _cut(arrays, made, fits)
-    if own_reference is not None:
-        reference = _own_reference(own_reference, arrays, facts)
-        if not callable(own_reference):
-            reference = _cut(reference, batch, fits)
-        name, floor = "given by the test", 0.0
-    else:
-        reference, name, floor = _reference(model, arrays)
-    return Subject(
-        facts=facts,
-        inputs=arrays,
-        inputs_digest=models.digest(arrays),
-        reference=reference,
-        reference_name=name,
-        floor_rel=floor,
-    )
-
-
-def _cut(arrays: Arrays, batch: int, fits: int) -> Arrays:
-    """The first ``fits`` samples of ready arrays."""
-    if fits == batch:
-        return arrays
-    return {name: a[:fits] if a.shape[:1] == (batch,) else a for name, a in arrays.items()}
-
-
-def _torch_module(model: Model) -> Any:
-    return model.value if model.kind == "torch" else None
-
-
-def _make_inputs(given: Any, batch: int) -> Inputs:
-    if not callable(given):
-        ready: Inputs = given
-        return ready
-    try:
-        made: Inputs = given(batch, np.random.default_rng(INPUT_SEED))
-    except PortabilityError:
-        raise
-    except Exception as exc:
-        msg = f"inputs(batch={batch}, rng) raised {type(exc).__name__}: {exc} ({_where(exc)})"
-        raise InputsError(msg) from exc
-    return made
-
-
-def _own_reference(given: Any, inputs: Arrays, facts: ModelFacts) -> Arrays:
-    outputs = given(inputs) if callable(given) else given
-    if isinstance(outputs, Mapping):
-        return {str(name): np.asarray(value) for name, value in outputs.items()}
-    many = isinstance(outputs, (list, tuple))
-    values = list(outputs) if many else [outputs]
-    names = [spec.name for spec in facts.outputs]
-    if not names:
-        names = [f"output_{i}" for i in range(len(values))] if many else ["output"]
-    if len(names) != len(values):
-        msg = f"reference= gives {len(values)} outputs, the model has {len(names)}: {names}"
-        raise InputsError(msg)
-    return {name: np.asarray(value) for name, value in zip(names, values, strict=True)}
-
-
-def _reference(model: Model, inputs: Arrays) -> tuple[Arrays, str, float]:
-    if model.kind == "torch":
-        return _torch_reference(model, inputs)
-    try:
-        import onnxruntime as _  # noqa: F401, PLC0415 - only whether it is there
-    except ImportError:
-        return _onnx_reference(model, inputs)
-    options: dict[str, Any] = {"graph_optimization_level": "ORT_DISABLE_ALL"}
-    one, two = ({**options, "intra_op_num_threads": threads} for threads in (1, 2))
-    reference = _run("onnxruntime.cpu", model, inputs, one)
-    others = (
-        _run("onnxruntime.cpu", model, inputs, two),
-        _run("onnxruntime.cpu", model, _nudged(inputs), one),
-    )
-    floor = max(error_rel(other, reference).worst_rel for other in others)
-    return reference, "onnxruntime.cpu in fp32 without optimiser", floor
-
-
-def _nudged(inputs: Arrays) -> Arrays:
-    """The inputs, every floating element moved to a neighbouring number of its type.
-
-    What that does to the outputs is the model's own sensitivity to rounding, which no build in
-    the same precision can be below.
-    """
-    rng = np.random.default_rng(INPUT_SEED)
-    return {
-        name: np.nextafter(a, np.where(rng.random(a.shape) < 0.5, -np.inf, np.inf).astype(a.dtype))
-        if a.dtype.kind == "f"
-        else a
-        for name, a in inputs.items()
-    }
-
-
-def _onnx_reference(model: Model, inputs: Arrays) -> tuple[Arrays, str, float]:
-    from onnx.reference import ReferenceEvaluator  # noqa: PLC0415 - heavy, rarely needed
-
-    evaluator = ReferenceEvaluator(str(model.path) if model.path else model.value)
-    outputs = evaluator.run(None, inputs)
-    named = dict(zip(evaluator.output_names, map(np.asarray, outputs), strict=True))
-    return named, "onnx.reference evaluator", 0.0
-
-
-def _torch_reference(model: Model, inputs: Arrays) -> tuple[Arrays, str, float]:
-    import copy  # noqa: PLC0415 - only here
-
-    single = replace(model, value=copy.deepcopy(model.value).eval())
-    narrow = _run("torch", single, inputs, {"num_threads": 1})
-    try:
-        double = replace(model, value=copy.deepcopy(single.value).double())
-        wide = {
-            name: a.astype(np.float64) if a.dtype.kind == "f" else a for name, a in inputs.items()
-        }
-        reference = _run("torch", double, wide, {})
-    except (BuildError, DoesNotFit) as exc:
-        logging.getLogger(__name__).warning("no fp64 reference: %s", exc)
-        floor = error_rel(_run("torch", single, _nudged(inputs), {}), narrow).worst_rel
-        return narrow, "torch eager on the CPU in fp32 (the module refused fp64)", floor
-    # How far fp32 itself is from fp64 is the floor of every build in fp32.
-    floor = error_rel(narrow, reference).worst_rel
-    return reference, "torch eager on the CPU in fp64", floor
-
-
-def _run(runtime: str, model: Model, inputs: Arrays, options: Mapping[str, Any]) -> Arrays:
-    request = Request(model=model, handle="cpu", platform="cpu", options=options)
-    with contextlib.closing(load(runtime).build(request)) as build:
-        return build.predict(inputs)
 
 
 # --- conversion ------------------------------------------------------------------------------
@@ -284,7 +87,7 @@ class Job:
         source: the model; ``path`` wins where it was converted.
         path: a converted ONNX file, None to build from the source itself.
         yardstick: torch's name of the accelerator; empty on a CPU, and where torch does not reach
-            the device, so that the host's speed is all that is known.
+            the device, so that the runtime itself has to do the yardstick's work.
         metric: the task metric, in the first repeat only.
         facts: of the target; ``uuid`` and ``pci`` say whose sensors to read.
     """
@@ -368,6 +171,18 @@ def measure(job: Job) -> Outcome:
     return Outcome(repeat=repeat, outputs=outputs, again=again, metrics=metrics)
 
 
+def _yardstick(job: Job) -> Yardstick:
+    if job.yardstick:
+        return yardstick.on_device(job.yardstick)
+    if job.platform == "cpu":
+        return yardstick.on_cpu()
+    model, inputs = yardstick.node()
+    request = Request(model=model, handle=job.handle, platform=job.platform)
+    build = job.runtime.build(request)
+    build.stage(inputs)
+    return yardstick.on_build(build, job.runtime.name)
+
+
 def _model(job: Job) -> Model:
     if job.path is not None:
         return models.load(job.path, name=job.source.name)
@@ -392,14 +207,14 @@ def _metrics(metric: Metric | None, build: Build, model: Model) -> dict[str, flo
     facts = models.describe(model)
 
     def predict(inputs: Inputs) -> Arrays:
-        return build.predict(models.bind(inputs, facts, None, _torch_module(model)))
+        return build.predict(models.bind(inputs, facts, None, torch_module(model)))
 
     try:
         value = metric(predict)
     except PortabilityError:
         raise
     except Exception as exc:
-        msg = f"metric raised {type(exc).__name__}: {exc} ({_where(exc)})"
+        msg = f"metric raised {type(exc).__name__}: {exc} ({where(exc)})"
         raise BuildError(msg) from exc
     named = value if isinstance(value, Mapping) else {"metric": value}
     try:
@@ -407,12 +222,6 @@ def _metrics(metric: Metric | None, build: Build, model: Model) -> dict[str, flo
     except (TypeError, ValueError) as exc:
         msg = f"metric gave {value!r}; expected a number or a mapping from name to number"
         raise BuildError(msg) from exc
-
-
-def _where(exc: BaseException) -> str:
-    """The user's line that raised; functions that travelled by value have lost their file."""
-    frame = traceback.extract_tb(exc.__traceback__)[-1]
-    return f"in {frame.name}, line {frame.lineno}"
 
 
 class _Resident:
@@ -433,26 +242,3 @@ class _Resident:
                 if line.startswith("VmHWM:"):
                     now = int(line.split()[1]) * 1024
         return max(0, now - self._before)
-
-
-def _unpickle(path: Path) -> Any:
-    try:
-        return pickle.loads(path.read_bytes())
-    except ImportError as exc:
-        msg = (
-            f"the model or its inputs cannot be read in the child process: {exc}. Make the module "
-            "importable there, or define what is needed in the test's own file"
-        )
-        raise ModelError(msg) from exc
-
-
-__all__ = [
-    "Job",
-    "Outcome",
-    "Source",
-    "Subject",
-    "describe",
-    "measure",
-    "prepare",
-    "probe",
-]

@@ -14,6 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pytest_portability.models import Arrays, Model
+from pytest_portability.runtimes import Build
+
 ENVIRONMENT: Mapping[str, str] = {"OPENBLAS_NUM_THREADS": "1", "BLIS_NUM_THREADS": "1"}
 """Variables the child's server needs so that NumPy's BLAS stays on one thread. MKL's is left
 alone: torch shares it."""
@@ -23,6 +26,7 @@ CPU_SIZE = 192
 neither waits for memory nor clears a large cache under the model's feet."""
 
 DEVICE_SIZE = 3072
+NODE_SIZE = 1024
 TINY_KERNELS = 64
 """58 GFLOP against 64 launches: by arithmetic, not yet by measurement, tenths of a millisecond each
 on a data-centre card, so that neither half drowns the other."""
@@ -33,7 +37,8 @@ class Yardstick:
     """One unit of fixed work.
 
     Attributes:
-        id: the work and the library that does it; figures of different ids cannot be compared.
+        id: the work, the library that does it, and its version. Figures of other work or another
+            library cannot be compared.
         run: does the given number of units and returns when they are done.
     """
 
@@ -52,7 +57,47 @@ def on_cpu() -> Yardstick:
         for _ in range(units):
             np.matmul(a, b, out=out)
 
-    return Yardstick(id=f"gemm-{CPU_SIZE}-float32 numpy {np.__version__}", run=run)
+    return Yardstick(id=f"gemm-{CPU_SIZE}-float32 {_blas()}", run=run)
+
+
+def _blas() -> str:
+    """Name and version of NumPy's BLAS, which does the work; NumPy's own does not matter."""
+    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
+    return f"{blas.get('name', 'unknown')} {blas.get('version', 'unknown')}"
+
+
+def node() -> tuple[Model, Arrays]:
+    """A model of one float32 product, for ``on_build``, and its inputs."""
+    import onnx  # noqa: PLC0415 - heavy, and only where torch does not reach the device
+
+    shape = [NODE_SIZE, NODE_SIZE]
+    values = [
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name in "aby"
+    ]
+    product = onnx.helper.make_node("MatMul", ["a", "b"], ["y"])
+    graph = onnx.helper.make_graph([product], "yardstick", values[:2], values[2:])
+    opset = [onnx.helper.make_opsetid("", 13)]
+    proto = onnx.helper.make_model(graph, opset_imports=opset, ir_version=8)
+    a, b = np.random.default_rng(0).standard_normal((2, *shape), dtype=np.float32)
+    return Model(kind="onnx", value=proto), {"a": a, "b": b}
+
+
+def on_build(build: Build, name: str) -> Yardstick:
+    """One node run by the runtime that is measured: where torch does not reach the device.
+
+    It tells a slow device from a slow build less well than work of another library would.
+
+    Args:
+        build: of the one node, its inputs staged.
+        name: of runtime and version.
+    """
+
+    def run(units: int) -> None:
+        for _ in range(units):
+            build.launch()
+        build.synchronize()
+
+    return Yardstick(id=f"matmul-{NODE_SIZE}-float32 {name}", run=run)
 
 
 def on_device(handle: str) -> Yardstick:
@@ -81,5 +126,13 @@ def on_device(handle: str) -> Yardstick:
         if device.type != "cpu":
             torch.accelerator.synchronize(device)
 
-    name = f"gemm-{DEVICE_SIZE}+{TINY_KERNELS}-float16 torch {torch.__version__}"
+    library = next(
+        (
+            f"{kind} {v}"
+            for kind in ("cuda", "hip", "xpu")
+            if (v := getattr(torch.version, kind, None))
+        ),
+        f"torch {torch.__version__}",
+    )
+    name = f"gemm-{DEVICE_SIZE}+{TINY_KERNELS}-float16 {library}"
     return Yardstick(id=name, run=run)

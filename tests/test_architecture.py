@@ -35,6 +35,7 @@ ORDER = (
     "measure",
     "outputs",
     "parity",
+    "subject",
     "worker",
     "records",
     "loss",

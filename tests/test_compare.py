@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from synthetic import (
@@ -28,23 +29,20 @@ from pytest_portability.compare import (
     decide,
     error,
     undecided,
+    unfit,
     with_closest,
     writes,
 )
 from pytest_portability.models import TensorSpec
+from pytest_portability.parity import ParityVerdict
 from pytest_portability.records import Accepted, Axis, Record
 from pytest_portability.runtimes import Observed
 from pytest_portability.verdicts import POLICY, Verdict, outcome
 
 
-@dataclass(frozen=True)
-class Said:
+def said(**words: Any) -> ParityVerdict:
     """A parity outcome made up for a test."""
-
-    failures: tuple[str, ...] = ()
-    stale: bool = False
-    changed_tensors: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    return ParityVerdict(faithful=None, same_model=None, **words)
 
 
 def against(
@@ -96,13 +94,13 @@ def test_the_policies_of_the_user_decide_missing_stale_and_inconclusive() -> Non
 
 
 def test_a_new_model_version_that_lost_speed_is_written_only_when_accepted() -> None:
-    stale = decide(slower(1.3), RECORD, parity=Said(stale=True, changed_tensors=("fc2.weight",)))
+    stale = decide(slower(1.3), RECORD, parity=said(stale=True, changed_tensors=("fc2.weight",)))
     assert stale.verdict is Verdict.STALE
     assert stale.speed is Verdict.REGRESSED
     assert "another version of the model: weights changed: fc2.weight" in stale.reason
     assert "beyond the 5 % tolerance" in stale.reason
     assert (writes(stale, accepted=False), writes(stale, accepted=True)) == ("no", "all")
-    kept = decide(RECORD, RECORD, parity=Said(stale=True))
+    kept = decide(RECORD, RECORD, parity=said(stale=True))
     assert writes(kept, accepted=False) == "all"
 
 
@@ -128,7 +126,7 @@ def test_a_smaller_batch_that_was_accepted_is_compared_with_itself() -> None:
 
 def test_a_changed_output_type_is_an_interface_change_even_if_all_else_is_worse() -> None:
     changed = replace(PARITY, outputs=(TensorSpec(name="y", dtype="float16", shape=(8, 2)),))
-    some = decide(slower(2.0, parity=changed), RECORD, parity=Said(failures=("wrong",)))
+    some = decide(slower(2.0, parity=changed), RECORD, parity=said(failures=("wrong",)))
     assert some.verdict is Verdict.INTERFACE
     assert some.reason == "output 'y' is float16, the record's float32"
 
@@ -141,10 +139,49 @@ def test_a_precision_asked_for_that_is_not_what_ran_is_a_failure_of_placement() 
     assert against(record(key=key, effective="")).verdict is Verdict.OK
 
 
-def test_native_asks_for_nothing_and_tf32_shows_as_fp32() -> None:
+def test_native_asks_for_nothing_and_a_name_for_exactly_that() -> None:
     assert against(record(effective="bf16")).verdict is Verdict.OK
     key = replace(KEY, precision="tf32")
-    assert against(record(key=key, effective="fp32")).verdict is Verdict.OK
+    assert against(record(key=key, effective="tf32")).verdict is Verdict.OK
+    assert against(record(key=key, effective="fp32")).verdict is Verdict.PLACEMENT
+
+
+def test_a_precision_asked_for_by_name_and_not_observed_is_said() -> None:
+    key = replace(KEY, precision="fp16")
+    some = against(record(key=key, effective=""))
+    assert some.warnings == ("asked for fp16: in which precision the work ran is not known",)
+
+
+def test_a_bigger_batch_does_not_hide_that_another_provider_ran_it() -> None:
+    """A silent fall-back to the CPU fits more, and is no improvement."""
+    asked = Observed(asked_provider="CUDAExecutionProvider", providers={EP: 48})
+    small = record(figures=replace(FIGURES, batch_effective=4))
+    seen = measurement(observed=asked)
+    assert decide(RECORD, small, measurement=seen).verdict is Verdict.PLACEMENT
+    wrong = said(failures=("all wrong",))
+    assert decide(RECORD, small, parity=wrong).verdict is Verdict.PARITY
+    assert decide(RECORD, small).verdict is Verdict.IMPROVED
+
+
+def test_what_was_not_measured_is_never_written_whatever_was_accepted() -> None:
+    assert writes(unfit("batch 1 does not fit", RECORD), accepted=True) == "no"
+
+
+def test_what_parity_could_not_judge_is_said_beside_a_pass() -> None:
+    unknown = said(notes=("the inputs hash to b, the record's to a",))
+    some = decide(RECORD, RECORD, measurement=measurement(), parity=unknown)
+    assert some.verdict is Verdict.OK
+    assert some.warnings == ("the inputs hash to b, the record's to a",)
+
+
+def test_another_version_of_the_yardsticks_library_widens_the_interval_and_is_said() -> None:
+    newer = record(figures=replace(FIGURES, yardstick="gemm-192-float32 openblas 0.3.31"))
+    older = record(figures=replace(FIGURES, yardstick="gemm-192-float32 openblas 0.3.30"))
+    some, same = against(newer, older), against(older, older)
+    assert some.axes[0].relative
+    assert some.axes[0].high > same.axes[0].high
+    (warning,) = some.warnings
+    assert warning.startswith("the yardstick's library changed: gemm-192-float32 openblas 0.3.30 →")
 
 
 def test_a_provider_that_got_no_node_is_a_failure_of_placement_with_or_without_a_baseline() -> None:
@@ -159,7 +196,7 @@ def test_a_provider_that_got_no_node_is_a_failure_of_placement_with_or_without_a
 
 
 def test_a_parity_failure_comes_before_speed_which_is_shown() -> None:
-    some = decide(slower(1.5), RECORD, parity=Said(failures=("output 'y' differs", "metric")))
+    some = decide(slower(1.5), RECORD, parity=said(failures=("output 'y' differs", "metric")))
     assert some.verdict is Verdict.PARITY
     assert some.reason == "output 'y' differs (and 1 more)"
     assert some.loss is not None
@@ -168,7 +205,7 @@ def test_a_parity_failure_comes_before_speed_which_is_shown() -> None:
 
 
 def test_a_parity_failure_needs_no_baseline() -> None:
-    assert decide(RECORD, None, parity=Said(failures=("NaN",))).verdict is Verdict.PARITY
+    assert decide(RECORD, None, parity=said(failures=("NaN",))).verdict is Verdict.PARITY
 
 
 # --- throughput -----------------------------------------------------------------------------------

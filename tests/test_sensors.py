@@ -34,6 +34,7 @@ from pytest_portability.records import path_of, read, write
 from pytest_portability.runtimes import Request
 from pytest_portability.samples import Measurement, Sampling
 from pytest_portability.sensors import Reading, Sensors, Watch, disturbance
+from pytest_portability.subject import Source
 
 GPU = {"uuid": "8e8b5f3c-0000", "pci": "0000:1b:00.0"}
 
@@ -744,7 +745,7 @@ def test_a_repeat_reads_them_before_and_after_it_times_and_opens_them_before_it_
     model = tmp_path / "model"
     model.write_bytes(cloudpickle.dumps(onnx_models.mlp()))
     job = worker.Job(
-        source=worker.Source(model=model, inputs=model, name="mlp"),
+        source=Source(model=model, inputs=model, name="mlp"),
         path=None,
         runtime=Runtime(),
         handle="cpu",

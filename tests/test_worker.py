@@ -13,12 +13,13 @@ import onnx_models
 import pytest
 from runtimes.fake import FakeRuntime
 
-from pytest_portability import worker
+from pytest_portability import models, subject, worker
 from pytest_portability.errors import BuildError, DoesNotFit, InputsError, ModelError, Unsupported
 from pytest_portability.models import Arrays
 from pytest_portability.outputs import error_rel
 from pytest_portability.samples import Sampling
-from pytest_portability.worker import Job, Outcome, Source, Subject
+from pytest_portability.subject import Reference, Source, Subject
+from pytest_portability.worker import Job, Outcome
 
 pytest.importorskip("onnxruntime", reason="the reference runs on it")
 
@@ -47,7 +48,7 @@ class Workbench:
         self, given: Any = inputs, reference: Any = None, *, batch: int = 2, fits: int = 2
     ) -> Subject:
         """The subject of that source."""
-        return worker.describe(self.source(given, reference), batch, fits)
+        return subject.describe(self.source(given, reference), batch, fits)
 
     def measure(self, runtime: FakeRuntime, metric: worker.Metric | None = None) -> Outcome:
         """One repeat."""
@@ -78,18 +79,36 @@ def bench(tmp_path: Path) -> Workbench:
 def test_the_inputs_are_the_same_in_every_process_for_ever(bench: Workbench) -> None:
     """Records compare outputs for the same inputs, across machines and years."""
     one, two = bench.describe(), bench.describe()
-    assert one.inputs_digest == two.inputs_digest
+    assert models.digest(one.inputs) == models.digest(two.inputs)
     assert one.inputs["x"][0, 0, 0] == pytest.approx(
-        np.random.default_rng(worker.INPUT_SEED).standard_normal(1, dtype=np.float32)[0]
+        np.random.default_rng(subject.INPUT_SEED).standard_normal(1, dtype=np.float32)[0]
     )
 
 
 def test_the_reference_is_the_model_itself_on_the_cpu(bench: Workbench) -> None:
-    subject = bench.describe()
-    assert subject.reference_name == "onnxruntime.cpu in fp32 without optimiser"
-    expected = onnx_models.mlp_expected(subject.inputs["x"])
-    assert np.allclose(subject.reference["y"], expected, atol=1e-5)
-    assert 0 <= subject.floor_rel < 1e-5
+    described = bench.describe()
+    reference = right(described)
+    assert reference.name == "onnxruntime.cpu in fp32 without optimiser"
+    expected = onnx_models.mlp_expected(described.inputs["x"])
+    assert np.allclose(reference.outputs["y"], expected, atol=1e-5)
+    assert 0 < reference.floor_rel < 1e-5
+
+
+def test_a_model_whose_reference_cannot_be_computed_is_measured_all_the_same(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel that only the accelerator has: parity with the CPU is unknown, and said so."""
+
+    def refuses(*_args: Any) -> Any:
+        msg = "no kernel for MyOp"
+        raise BuildError(msg)
+
+    monkeypatch.setattr(subject, "_run", refuses)
+    described = bench.describe()
+    assert described.reference is None
+    assert described.trouble == (
+        "no reference, so parity with it is not known: no kernel for MyOp; give reference="
+    )
 
 
 def test_inputs_that_raise_are_an_error_that_shows_where(bench: Workbench) -> None:
@@ -97,7 +116,7 @@ def test_inputs_that_raise_are_an_error_that_shows_where(bench: Workbench) -> No
         del rng
         return [np.zeros(batch)[99]]
 
-    expected = r"inputs\(batch=2, rng\) raised IndexError: (.|\n)*in broken"
+    expected = r"inputs\(batch=2, rng\) raised IndexError: .*\(in broken, line "
     with pytest.raises(InputsError, match=expected):
         bench.describe(broken)
 
@@ -113,9 +132,15 @@ def test_a_callable_makes_the_batch_that_fits(bench: Workbench) -> None:
 
 def test_ready_inputs_are_cut_to_the_batch_that_fits(bench: Workbench) -> None:
     ready = inputs(4, np.random.default_rng(0))
-    subject = bench.describe(ready, batch=4, fits=2)
-    assert np.array_equal(subject.inputs["x"], ready[0][:2])
-    assert subject.reference["y"].shape[0] == 2
+    described = bench.describe(ready, batch=4, fits=2)
+    assert np.array_equal(described.inputs["x"], ready[0][:2])
+    assert right(described).outputs["y"].shape[0] == 2
+
+
+def right(described: Subject) -> Reference:
+    """The reference, which is there."""
+    assert described.reference is not None
+    return described.reference
 
 
 def ready_reference(batch: int) -> Any:
@@ -138,15 +163,15 @@ def test_a_reference_of_the_test_is_held_against_the_models_outputs(
     bench: Workbench, form: Callable[[Any], Any]
 ) -> None:
     given, expected = ready_reference(2)
-    subject = bench.describe(given, form(expected))
-    assert subject.reference_name == "given by the test"
-    assert not error_rel({"y": expected}, subject.reference).problems
+    reference = right(bench.describe(given, form(expected)))
+    assert reference.name == "given by the test"
+    assert not error_rel({"y": expected}, reference.outputs).problems
 
 
 def test_a_ready_reference_is_cut_with_the_inputs(bench: Workbench) -> None:
     given, expected = ready_reference(4)
-    subject = bench.describe(given, {"y": expected}, batch=4, fits=2)
-    assert subject.reference["y"].shape[0] == subject.inputs["x"].shape[0]
+    described = bench.describe(given, {"y": expected}, batch=4, fits=2)
+    assert right(described).outputs["y"].shape[0] == described.inputs["x"].shape[0]
 
 
 def missing(folder: Path) -> Path:

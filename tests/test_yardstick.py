@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -11,6 +12,7 @@ import psutil
 import pytest
 
 from pytest_portability import yardstick
+from pytest_portability.runtimes import Request, load
 from pytest_portability.servers import Servers
 
 HERE = sys.modules[__name__]
@@ -23,8 +25,24 @@ def children() -> Iterator[Servers]:
 
 
 def test_the_id_names_the_work_and_the_library_with_its_version() -> None:
-    """Figures of two libraries, or of two kinds of work, are never compared."""
-    assert yardstick.on_cpu().id == f"gemm-192-float32 numpy {np.__version__}"
+    """The library is NumPy's BLAS: another NumPy with the same one does the same work."""
+    work, library, version = yardstick.on_cpu().id.split()
+    assert work == "gemm-192-float32"
+    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
+    assert (library, version) == (blas["name"], blas["version"])
+
+
+def test_one_node_stands_in_where_torch_does_not_reach_the_device() -> None:
+    """Run by the runtime that is measured, here on its CPU provider."""
+    pytest.importorskip("onnxruntime")
+    model, inputs = yardstick.node()
+    request = Request(model=model, handle="cpu", platform="cpu")
+    with contextlib.closing(load("onnxruntime.cpu").build(request)) as build:
+        build.stage(inputs)
+        fixed = yardstick.on_build(build, "onnxruntime.cpu")
+        fixed.run(2)
+        assert fixed.id == "matmul-1024-float32 onnxruntime.cpu"
+        assert np.allclose(build.fetch()["y"], inputs["a"] @ inputs["b"], atol=1e-2)
 
 
 def threads_before_and_after() -> tuple[int, int]:

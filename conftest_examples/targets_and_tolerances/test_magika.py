@@ -92,9 +92,11 @@ def inputs(batch, rng):
 
 @pytest.fixture
 def session_options(request):
-    """Options by runtime; ``--optimization-level`` changes one of them for a demonstration."""
-    level = request.config.getoption("optimization_level")
-    return {"onnxruntime": {"graph_optimization_level": level}} if level else {}
+    """Options by runtime; ``--optimization-level`` adds one of them for a demonstration."""
+    options = {"intra_op_num_threads": 1}  # steadier than two where neighbours take turns
+    if level := request.config.getoption("optimization_level"):
+        options["graph_optimization_level"] = level
+    return {"onnxruntime": options, "openvino": {"INFERENCE_NUM_THREADS": 1}}
 
 
 @pytest.mark.portability(

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_portability.kernels import Kernel, KernelUse
+from pytest_portability.runtimes import openvino_layers
 
 _MOVE = {
-    "MemcpyToHost",
-    "MemcpyFromHost",
-    "Reorder",
-    "ReorderInput",
-    "ReorderOutput",
-    "Cast",
-    "Convert",
-    "QuantizeLinear",
-    "DequantizeLinear",
-    "FakeQuantize",
+    *("MemcpyToHost", "MemcpyFromHost", "ReorderInput", "ReorderOutput", "Cast"),
+    *("QuantizeLinear", "DequantizeLinear"),
 }
 _LAYOUT = {
     *("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Concat", "Slice", "Split"),
@@ -40,18 +33,10 @@ _DTYPES = {
     "int8": "int8",
     "uint8": "int8",
 }
-_SUFFIXES = {
-    "f32": "fp32",
-    "f16": "fp16",
-    "bf16": "bf16",
-    "f64": "fp64",
-    "i8": "int8",
-    "u8": "int8",
-}
 
 
 def role(op: str) -> str:
-    """``move``, ``layout`` or ``compute``."""
+    """``move``, ``layout`` or ``compute`` of an op type."""
     return "move" if op in _MOVE else "layout" if op in _LAYOUT else "compute"
 
 
@@ -61,12 +46,6 @@ def normal(op: str) -> str:
     ``OpenVINOExecutionProvider_11857231728490505789_0`` becomes ``OpenVINOExecutionProvider``.
     """
     return re.sub(r"(?:_\d+)+(?=_|$)", "", op)
-
-
-def openvino_precision(implementation: str) -> str:
-    """Precision in OpenVINO's implementation name: ``brgemm_avx512_bf16`` is ``bf16``."""
-    name, _, suffix = implementation.rpartition("_")
-    return "" if name == "unknown" else _SUFFIXES.get(suffix.lower(), "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +75,7 @@ def read(
     events: Sequence[Mapping[str, Any]],
     trusted: Iterable[str],
     absorbs: Mapping[tuple[str, str], tuple[str, ...]] | None = None,
+    compiling: Iterable[str] = (),
 ) -> Profile:
     """Turn a profile's events into kernels.
 
@@ -103,12 +83,13 @@ def read(
         events: the JSON file; the first run in it is left out as warm-up if there are others.
         trusted: providers whose node times are times of work.
         absorbs: (op, node name) → source op types, from ``fused``.
+        compiling: providers whose nodes are compiled subgraphs, which compute as they like.
     """
     runs = sorted((e for e in events if e.get("name") == "model_run"), key=lambda e: e["ts"])
     start = runs[0]["ts"] + runs[0]["dur"] if len(runs) > 1 else 0
     runs = runs[1:] or runs
     timed = [e for e in events if e["ts"] >= start and e.get("cat") in ("Node", "Kernel")]
-    containers = _containers(events)
+    containers, opaque = _containers(events), set(compiling)
     tally = _Tally()
     for event in timed:
         if event["cat"] == "Kernel":
@@ -116,7 +97,7 @@ def read(
         elif event["name"] in containers or not event["args"].get("op_name"):
             continue
         else:
-            kernel = _node_kernel(event, absorbs or {})
+            kernel = _node_kernel(event, absorbs or {}, opaque)
         if kernel is not None:
             tally.events[kernel] += 1
             tally.microseconds[kernel] += 0 if kernel.op in _CONTROL else event["dur"]
@@ -178,26 +159,33 @@ def _sub_kernel(event: Mapping[str, Any]) -> Kernel | None:
     args = event["args"]
     if args.get("ov_status", "EXECUTED") != "EXECUTED":
         return None
-    op, implementation = args.get("ov_node_type") or event["name"], args.get("ov_exec_type", "")
+    layer, implementation = args.get("ov_node_type", ""), args.get("ov_exec_type", "")
+    op = layer or event["name"]
     return Kernel(
         provider=args.get("ep", ""),
         op=normal(op),
-        role=role(op),
-        precision=openvino_precision(implementation),
+        role=openvino_layers.role(layer) if layer else role(op),
+        precision=openvino_layers.precision_in(implementation),
         implementation=implementation,
     )
 
 
 def _node_kernel(
-    event: Mapping[str, Any], absorbs: Mapping[tuple[str, str], tuple[str, ...]]
+    event: Mapping[str, Any],
+    absorbs: Mapping[tuple[str, str], tuple[str, ...]],
+    compiling: Collection[str],
 ) -> Kernel:
     args, op = event["args"], event["args"]["op_name"]
     name = event["name"].removesuffix("_kernel_time")
+    # A compiled subgraph takes and leaves tensors of the model's type, whatever it computes in; one
+    # of a provider that runs single nodes too (DmlFusedNode_0_41) is known by its number.
+    compiled = args.get("provider") in compiling or normal(op) != op
+    opaque = compiled and role(op) == "compute"
     return Kernel(
         provider=args.get("provider", ""),
         op=normal(op),
         role=role(op),
-        precision=_precision(op, args),
+        precision="" if opaque else _precision(op, args),
         # ONNX Runtime names no CPU kernel; only its blocked layout shows, in the node's name.
         implementation="nchwc" if name.endswith("_nchwc") else "",
         absorbs=absorbs.get((op, name), absorbs.get((op, ""), ())),
@@ -293,4 +281,4 @@ class _Walker:
         return tuple(sorted(ops))
 
 
-__all__ = ["Profile", "fused", "normal", "openvino_precision", "read", "role"]
+__all__ = ["Profile", "fused", "normal", "read", "role"]

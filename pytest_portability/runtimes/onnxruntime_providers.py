@@ -253,8 +253,7 @@ def device_of(ep: str, handle: str, entry: Any) -> Device:
         facts[f"onnxruntime {provider.short} provider"] = metadata.get("version", "")
     if handle == "cpu":
         return cpu_device(runtimes=(provider.runtime,), handle=handle, facts=facts)
-    if metadata.get("pci_bus_id"):
-        facts["pci"] = metadata["pci_bus_id"]
+    pci = metadata.get("pci_bus_id", "")
     kind, _, index = handle.partition(":")
     return Device(
         runtimes=(provider.runtime,),
@@ -265,6 +264,7 @@ def device_of(ep: str, handle: str, entry: Any) -> Device:
         platform="npu" if kind == "npu" and provider.short == "openvino" else provider.platform,
         index=int(index),
         facts={name: value for name, value in facts.items() if value},
+        address={"pci": pci} if pci else {},
     )
 
 
@@ -341,7 +341,8 @@ def _nvidia_devices(provider: Provider, rows: Sequence[Sequence[str]]) -> list[D
             platform="cuda",
             index=index,
             memory_bytes=int(mib) * 2**20 if mib.isdigit() else None,
-            facts={"driver": driver, "pci": pci.lower(), "uuid": uuid},
+            facts={"driver": driver},
+            address={"pci": pci.lower(), "uuid": uuid},
         )
         for index, (product, capability, mib, driver, pci, uuid) in enumerate(chosen)
     ]
@@ -370,7 +371,7 @@ def _amd_devices(provider: Provider, root: Path) -> list[Device]:
                 product=_text(root / "sys/bus/pci/devices" / pci / "product_name").strip(),
                 platform="rocm",
                 index=len(devices),
-                facts={"pci": pci},
+                address={"pci": pci},
             )
         )
     return devices

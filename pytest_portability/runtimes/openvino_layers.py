@@ -9,7 +9,14 @@ from typing import Any
 from pytest_portability.kernels import Kernel, KernelUse
 from pytest_portability.models import Model
 
-_PRECISIONS = {"f32": "fp32", "f16": "fp16", "bf16": "bf16", "i8": "int8", "u8": "int8"}
+_PRECISIONS = {
+    "f32": "fp32",
+    "f16": "fp16",
+    "bf16": "bf16",
+    "f64": "fp64",
+    "i8": "int8",
+    "u8": "int8",
+}
 _CONTROL = ("If", "Loop", "TensorIterator")
 _NOT_RUN = ("Input", "Output", "Const", "Constant", "Parameter", "Result")
 _MOVE = ("Reorder", "Convert", "FakeQuantize", "MemoryInput", "MemoryOutput")
@@ -30,6 +37,12 @@ _HEAVY = (
     *("Convolution", "Deconvolution", "FullyConnected", "MatMul", "Gemm", "RNNSeq", "RNNCell"),
     *("ScaledDotProductAttention", "ScaledDotProductAttentionWithKVCache", "BinaryConvolution"),
 )
+
+
+def precision_in(implementation: str) -> str:
+    """Precision in an implementation's name: ``brgemm_avx512_bf16`` is ``bf16``."""
+    name, _, suffix = implementation.rpartition("_")
+    return "" if name == "unknown" else _PRECISIONS.get(suffix.lower(), "")
 
 
 def read(model: Any) -> list[dict[str, str]]:
@@ -58,14 +71,15 @@ def _precision_of(layer: Mapping[str, str]) -> str:
     return _PRECISIONS.get(layer.get("runtimePrecision", "").lower(), "")
 
 
-def _role(op: str) -> str:
+def role(op: str) -> str:
+    """``move``, ``layout`` or ``compute`` of a layer type."""
     return "move" if op in _MOVE else "layout" if op in _LAYOUT else "compute"
 
 
 def effective(layers: Sequence[Mapping[str, str]]) -> str:
     """The commonest precision of the layers that do the work, or of all that compute."""
     heavy = [layer for layer in layers if layer.get("layerType") in _HEAVY]
-    compute = heavy or [layer for layer in layers if _role(layer.get("layerType", "")) == "compute"]
+    compute = heavy or [layer for layer in layers if role(layer.get("layerType", "")) == "compute"]
     counts = Counter(p for layer in compute if (p := _precision_of(layer)))
     return max(sorted(counts), key=lambda precision: counts[precision]) if counts else ""
 
@@ -98,7 +112,7 @@ def uses(
         kernel = Kernel(
             provider=provider,
             op=op,
-            role=_role(op),
+            role=role(op),
             precision=_precision_of(layer),
             implementation=layer.get("primitiveType", ""),
             # Names that the ONNX graph does not have are the compiler's own and renumber.
@@ -116,4 +130,4 @@ def uses(
     )
 
 
-__all__ = ["effective", "op_by_name", "read", "uses"]
+__all__ = ["effective", "op_by_name", "precision_in", "read", "role", "uses"]

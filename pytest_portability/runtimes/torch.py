@@ -140,13 +140,12 @@ def synchronize(torch: Any, device: Any, output: Any) -> None:
         waiting = getattr(getattr(torch, device.type, None), "synchronize", None)
         if waiting is not None:
             waiting()
-    except RuntimeError as exc:
+    except RuntimeError:
         # An accelerator by an extension may lack it, and says so; a failed kernel says otherwise.
         if device.type in {"cuda", "xpu", "mps"}:
             raise
         for _, tensor in named_outputs(output):
             tensor.to("cpu")
-        del exc
 
 
 class ModuleBuild:
@@ -172,7 +171,7 @@ class ModuleBuild:
         self._output: Any = None
         self._ops: Counter[Op] = Counter()
         self._notes: list[str] = []
-        self._peak_bytes = 0
+        self._peak_bytes = self._foreign_bytes = 0
         self._settings = contextlib.ExitStack()
         try:
             self.device = self.torch.device(request.handle)
@@ -181,6 +180,7 @@ class ModuleBuild:
             self._cast = autocast(self.torch, request, self.device)
             self._settings.enter_context(in_force(self.torch, request))
             self._reset_peak()
+            self._foreign_bytes = self._allocated_bytes() - _bytes_on(self.module, self.device)
             self.module = self.module.to(self.device)
             if request.options.get("channels_last"):
                 self.module = self.module.to(memory_format=self.torch.channels_last)
@@ -269,7 +269,7 @@ class ModuleBuild:
     def ops(self) -> Counter[Op]:
         """What one eager run of the staged batch dispatches; empty before ``stage``."""
         if not self._ops and (self._args or self._kwargs):
-            self._peak_bytes = self.device_memory_bytes() or 0
+            self._peak_bytes = self._allocator_peak_bytes() or 0
             try:
                 self._ops = executed_ops(self.run_eagerly)
             except Exception as exc:  # noqa: BLE001 - facts are worth less than the measurement
@@ -287,7 +287,15 @@ class ModuleBuild:
             return self.module(*self._args, **self._kwargs)
 
     def device_memory_bytes(self) -> int | None:
-        """Peak device memory of the process's allocator since the build began, None on a CPU."""
+        """Peak device memory of the build, None on a CPU.
+
+        What the process held before it, such as a yardstick's matrices, is not counted.
+        """
+        peak = self._allocator_peak_bytes()
+        return None if peak is None else max(0, peak - self._foreign_bytes)
+
+    def _allocator_peak_bytes(self) -> int | None:
+        """Peak of the process's allocator since the build began, whoever allocated."""
         if self.device.type == "cpu":
             return None
         if self.device.type == "mps":  # no peak there; the driver's pool only grows
@@ -307,6 +315,15 @@ class ModuleBuild:
         """Add one sentence to the observed notes, once."""
         if text not in self._notes:
             self._notes.append(text)
+
+    def _allocated_bytes(self) -> int:
+        """What the process's allocator has given out now; 0 where it does not tell."""
+        if self.device.type == "mps":
+            return int(self.torch.mps.current_allocated_memory())
+        if self.device.type != "cpu":
+            with contextlib.suppress(*_NO_ALLOCATOR):
+                return int(self.torch.accelerator.memory_allocated(self.device))
+        return 0
 
     def _reset_peak(self) -> None:
         if self.device.type not in {"cpu", "mps"}:
@@ -337,6 +354,12 @@ class ModuleBuild:
             self.note(f"output {name!r} is {precision_word(tensor.dtype)}, fetched as float32")
             tensor = tensor.float()
         return np.array(tensor.resolve_conj().resolve_neg().numpy())
+
+
+def _bytes_on(module: Any, device: Any) -> int:
+    """Bytes of a module's own tensors that lie on devices of that kind already."""
+    tensors = (*module.parameters(), *module.buffers())
+    return sum(t.numel() * t.element_size() for t in tensors if t.device.type == device.type)
 
 
 def _fit(module: Any, places: int, names: list[str]) -> None:

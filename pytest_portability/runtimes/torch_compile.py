@@ -27,7 +27,6 @@ from pytest_portability.runtimes.torch_inductor import (
 )
 from pytest_portability.runtimes.torch_ops import (
     executed_ops,
-    in_tf32,
     kernels_of,
     source_of,
     uses_of,

@@ -153,13 +153,14 @@ def _cuda(torch: Any, kind: str, index: int) -> Device:
         index=index,
         memory_bytes=int(properties.total_memory),
         partition=partition,
-        facts=_facts(torch, properties, cuda=torch.version.cuda),
+        facts=_facts(torch, cuda=torch.version.cuda),
+        address=_address(properties),
     )
 
 
 def _rocm(torch: Any, kind: str, index: int) -> Device:
     properties = torch.cuda.get_device_properties(index)
-    facts = _facts(torch, properties, hip=torch.version.hip)
+    address = _address(properties)
     return Device(
         runtimes=RUNTIMES,
         handle=f"{kind}:{index}",
@@ -170,8 +171,9 @@ def _rocm(torch: Any, kind: str, index: int) -> Device:
         platform="rocm",
         index=index,
         memory_bytes=int(properties.total_memory),
-        partition=amd_partition(facts.get("pci", "")),
-        facts=facts,
+        partition=amd_partition(address.get("pci", "")),
+        facts=_facts(torch, hip=torch.version.hip),
+        address=address,
     )
 
 
@@ -191,7 +193,8 @@ def _xpu(torch: Any, kind: str, index: int) -> Device:
         platform="xpu",
         index=index,
         memory_bytes=int(properties.total_memory),
-        facts=_facts(torch, properties, xpu=torch.version.xpu, driver=driver),
+        facts=_facts(torch, xpu=torch.version.xpu, driver=driver),
+        address=_address(properties),
     )
 
 
@@ -208,7 +211,7 @@ def _mps(torch: Any, kind: str, index: int) -> Device:
         platform="mps",
         index=index,
         memory_bytes=int(memory()) if memory else None,
-        facts=_facts(torch, None),
+        facts=_facts(torch),
     )
 
 
@@ -227,7 +230,7 @@ def _other(torch: Any, kind: str, index: int) -> Device:
         product=product,
         platform=kind,
         index=index,
-        facts=_facts(torch, None),
+        facts=_facts(torch),
     )
 
 
@@ -239,16 +242,21 @@ _DESCRIBE: dict[str, Callable[[Any, str, int], Device]] = {
 }
 
 
-def _facts(torch: Any, properties: Any, **versions: object) -> Mapping[str, str]:
+def _facts(torch: Any, **versions: object) -> Mapping[str, str]:
     facts = {"torch": str(torch.__version__)}
-    facts |= {name: str(value) for name, value in versions.items() if value}
+    return facts | {name: str(value) for name, value in versions.items() if value}
+
+
+def _address(properties: Any) -> dict[str, str]:
+    """``uuid`` and ``pci`` as far as torch tells them."""
+    address = {}
     uuid = getattr(properties, "uuid", None)
     if uuid:
-        facts["uuid"] = str(uuid)
+        address["uuid"] = str(uuid)
     if hasattr(properties, "pci_bus_id"):
         place = (properties.pci_domain_id, properties.pci_bus_id, properties.pci_device_id)
-        facts["pci"] = "{:04x}:{:02x}:{:02x}.0".format(*place)
-    return facts
+        address["pci"] = "{:04x}:{:02x}:{:02x}.0".format(*place)
+    return address
 
 
 def amd_partition(pci: str, root: Path = Path("/sys/bus/pci/devices")) -> str:

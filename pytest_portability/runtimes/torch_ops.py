@@ -6,10 +6,11 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from pytest_portability.kernels import Kernel, KernelUse
+from pytest_portability.runtimes.tf32 import in_tf32
 
 _WORDS = {
     "float32": "fp32",
@@ -59,12 +60,6 @@ class Op:
             precision=self.precision,
             absorbs=(short,),
         )
-
-
-def in_tf32(kernel: Kernel, is_tf32: Callable[[str], bool]) -> Kernel:
-    """The kernel with its precision corrected: TF32 work has float32 tensors."""
-    hidden = kernel.precision == "fp32" and any(map(is_tf32, (kernel.op, *kernel.absorbs)))
-    return replace(kernel, precision="tf32") if hidden else kernel
 
 
 def role(short: str) -> str:

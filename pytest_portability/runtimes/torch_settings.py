@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_portability.errors import Unsupported, UsageError
-from pytest_portability.runtimes import Request
+from pytest_portability.runtimes import Request, tf32
 
 _SDPA = {
     "math": "MATH",
@@ -221,16 +221,20 @@ def _is_quantised(torch: Any, module: Any) -> bool:
     return any(t.dtype in words for t in tensors) or any("quantized" in c for c in classes)
 
 
+def _has_tf32(torch: Any, device: Any) -> bool:
+    return bool(torch.cuda.get_device_capability(device) >= tf32.FIRST_CAPABILITY)
+
+
 def runs_tf32(torch: Any, device: Any, name: str) -> bool:
     """Whether an fp32 operator runs in TF32: by the switch of its library, on NVIDIA from sm_80.
 
     The switch is all there is to see: the operator's dtype stays float32.
     """
-    if device.type != "cuda" or torch.version.hip is not None:
+    if device.type != "cuda" or torch.version.hip is not None or tf32.forbidden():
         return False
     convolution = re.search(r"convolution|_rnn|lstm|gru", name)
     product = re.search(r"mm$|addmm|baddbmm|linear$|matmul", name)
-    if not (convolution or product) or torch.cuda.get_device_capability(device) < (8, 0):
+    if not (convolution or product) or not _has_tf32(torch, device):
         return False
     owner = torch.backends.cudnn if convolution else torch.backends.cuda.matmul
     try:

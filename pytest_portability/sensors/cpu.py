@@ -19,6 +19,7 @@ from pytest_portability.sensors.reading import (
     number_in,
     text_in,
 )
+from pytest_portability.targets import cgroup_folders
 
 MOST_CPUS = 16
 """Processors to ask, spread over those that may be used: each costs some file reads."""
@@ -94,17 +95,10 @@ def _temperatures(root: Path) -> Iterable[Path]:
 def _quota_counters(root: Path) -> tuple[Counter, ...]:
     """Time that this process's cgroups and those above them waited for their quota, v2 and v1."""
     found = []
-    for line in text_in(root / "proc/self/cgroup").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        mount = root / "sys/fs/cgroup" / controllers
-        inside = mount / path.lstrip("/")
-        # In a container the path is the host's and not mounted; the mount itself then is it.
-        for folder in (f for f in (inside, *inside.parents) if f == mount or mount in f.parents):
-            stat = dict(x.split(maxsplit=1) for x in text_in(folder / "cpu.stat").splitlines())
-            for key, unit_s in (("throttled_usec", 1e-6), ("throttled_time", 1e-9)):
-                if key in stat:
-                    value = int(stat[key]) * unit_s
-                    found.append(Counter(reason=QUOTA, where=str(folder), value=value))
+    for folder in cgroup_folders(root):
+        stat = dict(x.split(maxsplit=1) for x in text_in(folder / "cpu.stat").splitlines())
+        for key, unit_s in (("throttled_usec", 1e-6), ("throttled_time", 1e-9)):
+            if key in stat:
+                value = int(stat[key]) * unit_s
+                found.append(Counter(reason=QUOTA, where=str(folder), value=value))
     return tuple(found)

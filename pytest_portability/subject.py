@@ -1,0 +1,251 @@
+"""What the test handed over, as a child process reads it: model, inputs, and what is right.
+
+The reference is the same model on the CPU: torch in fp64, ONNX in fp32 without optimiser, because
+ONNX Runtime's CPU provider has no fp64 kernel for Conv, LSTM, Gelu, Resize and more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import logging
+import pickle
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pytest_portability import models
+from pytest_portability.errors import (
+    BuildError,
+    DoesNotFit,
+    InputsError,
+    ModelError,
+    PortabilityError,
+    Unsupported,
+)
+from pytest_portability.models import Arrays, Model, ModelFacts
+from pytest_portability.outputs import error_rel
+from pytest_portability.runtimes import Request, load
+
+Inputs = Mapping[str, Any] | Sequence[Any]
+
+INPUT_SEED = 20261130
+"""Seed of the generator given to ``inputs``: the same inputs on every machine, for ever."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """What the test handed over, as files of pickles, so that children read it when they want to.
+
+    Attributes:
+        model: file of the pickled model, path or factory.
+        inputs: file of the pickled ``(inputs, reference)``.
+        name: the model's name, for messages.
+    """
+
+    model: Path
+    inputs: Path
+    name: str
+
+    def load(self) -> Model:
+        """Read the model in this process."""
+        return models.load(unpickle(self.model), name=self.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """What a model's outputs should be.
+
+    Attributes:
+        outputs: by name.
+        name: what computed them.
+        floor_rel: worst relative L2 error that rounding alone makes, from the reference run in
+            another arrangement: other threads, inputs moved by one rounding, fp32 beside fp64.
+    """
+
+    outputs: Arrays
+    name: str
+    floor_rel: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A model with its inputs at one batch size and what its outputs should be.
+
+    Attributes:
+        inputs: named arrays, in the model's order.
+        reference: what the outputs should be, None where it could not be computed.
+        trouble: why it could not.
+    """
+
+    facts: ModelFacts
+    inputs: Arrays
+    reference: Reference | None
+    trouble: str = ""
+
+
+def describe(source: Source, batch: int, fits: int) -> Subject:
+    """Read the model, make its inputs and compute the CPU reference.
+
+    Args:
+        source: model and inputs of the test.
+        batch: the item's batch, which ready arrays must have.
+        fits: the batch to measure; smaller where the item's does not fit into memory.
+
+    Raises:
+        ModelError: the model cannot be read.
+        InputsError: the inputs do not fit it, or making them raised.
+    """
+    model = source.load()
+    facts = models.describe(model)
+    given, own_reference = unpickle(source.inputs)
+    made = fits if callable(given) else batch
+    arrays = models.bind(_make_inputs(given, made), facts, made, torch_module(model))
+    arrays = _cut(arrays, made, fits)
+    if own_reference is not None:
+        outputs = _own_reference(own_reference, arrays, facts)
+        if not callable(own_reference):
+            outputs = _cut(outputs, batch, fits)
+        own = Reference(outputs=outputs, name="given by the test")
+        return Subject(facts=facts, inputs=arrays, reference=own)
+    try:
+        reference = _reference(model, arrays)
+    except (BuildError, DoesNotFit, MemoryError, Unsupported) as exc:
+        trouble = f"no reference, so parity with it is not known: {exc}; give reference="
+        return Subject(facts=facts, inputs=arrays, reference=None, trouble=trouble)
+    return Subject(facts=facts, inputs=arrays, reference=reference)
+
+
+def _cut(arrays: Arrays, batch: int, fits: int) -> Arrays:
+    """The first ``fits`` samples of ready arrays."""
+    if fits == batch:
+        return arrays
+    return {name: a[:fits] if a.shape[:1] == (batch,) else a for name, a in arrays.items()}
+
+
+def torch_module(model: Model) -> Any:
+    """The module whose ``forward`` names the inputs; None for an ONNX model."""
+    return model.value if model.kind == "torch" else None
+
+
+def _make_inputs(given: Any, batch: int) -> Inputs:
+    if not callable(given):
+        ready: Inputs = given
+        return ready
+    try:
+        made: Inputs = given(batch, np.random.default_rng(INPUT_SEED))
+    except PortabilityError:
+        raise
+    except Exception as exc:
+        msg = f"inputs(batch={batch}, rng) raised {type(exc).__name__}: {exc} ({where(exc)})"
+        raise InputsError(msg) from exc
+    return made
+
+
+def _own_reference(given: Any, inputs: Arrays, facts: ModelFacts) -> Arrays:
+    outputs = given(inputs) if callable(given) else given
+    if isinstance(outputs, Mapping):
+        return {str(name): np.asarray(value) for name, value in outputs.items()}
+    many = isinstance(outputs, (list, tuple))
+    values = list(outputs) if many else [outputs]
+    names = [spec.name for spec in facts.outputs]
+    if not names:
+        names = [f"output_{i}" for i in range(len(values))] if many else ["output"]
+    if len(names) != len(values):
+        msg = f"reference= gives {len(values)} outputs, the model has {len(names)}: {names}"
+        raise InputsError(msg)
+    return {name: np.asarray(value) for name, value in zip(names, values, strict=True)}
+
+
+def _reference(model: Model, inputs: Arrays) -> Reference:
+    if model.kind == "torch":
+        return _torch_reference(model, inputs)
+    try:
+        import onnxruntime as _  # noqa: F401, PLC0415 - only whether it is there
+    except ImportError:
+        return _onnx_reference(model, inputs)
+    options: dict[str, Any] = {"graph_optimization_level": "ORT_DISABLE_ALL"}
+    one, two = ({**options, "intra_op_num_threads": threads} for threads in (1, 2))
+    reference = _run("onnxruntime.cpu", model, inputs, one)
+    others = (
+        _run("onnxruntime.cpu", model, inputs, two),
+        _run("onnxruntime.cpu", model, _nudged(inputs), one),
+    )
+    floor = max(error_rel(other, reference).worst_rel for other in others)
+    name = "onnxruntime.cpu in fp32 without optimiser"
+    return Reference(outputs=reference, name=name, floor_rel=floor)
+
+
+def _nudged(inputs: Arrays) -> Arrays:
+    """The inputs, every floating element moved to a neighbouring number of its type.
+
+    What that does to the outputs is the model's own sensitivity to rounding, which no build in
+    the same precision can be below.
+    """
+    rng = np.random.default_rng(INPUT_SEED)
+    return {
+        name: np.nextafter(a, np.where(rng.random(a.shape) < 0.5, -np.inf, np.inf).astype(a.dtype))
+        if a.dtype.kind == "f"
+        else a
+        for name, a in inputs.items()
+    }
+
+
+def _onnx_reference(model: Model, inputs: Arrays) -> Reference:
+    from onnx.reference import ReferenceEvaluator  # noqa: PLC0415 - heavy, rarely needed
+
+    evaluator = ReferenceEvaluator(str(model.path) if model.path else model.value)
+    outputs = evaluator.run(None, inputs)
+    named = dict(zip(evaluator.output_names, map(np.asarray, outputs), strict=True))
+    return Reference(outputs=named, name="onnx.reference evaluator")
+
+
+def _torch_reference(model: Model, inputs: Arrays) -> Reference:
+    single = replace(model, value=copy.deepcopy(model.value).eval())
+    narrow = _run("torch", single, inputs, {"num_threads": 1})
+    try:
+        double = replace(model, value=copy.deepcopy(single.value).double())
+        wide = {
+            name: a.astype(np.float64) if a.dtype.kind == "f" else a for name, a in inputs.items()
+        }
+        reference = _run("torch", double, wide, {})
+    except (BuildError, DoesNotFit) as exc:
+        logging.getLogger(__name__).warning("no fp64 reference: %s", exc)
+        floor = error_rel(_run("torch", single, _nudged(inputs), {}), narrow).worst_rel
+        name = "torch eager on the CPU in its own precision (it refused fp64)"
+        return Reference(outputs=narrow, name=name, floor_rel=floor)
+    # How far its own precision is from fp64 is the floor of every build in that precision.
+    floor = error_rel(narrow, reference).worst_rel
+    return Reference(outputs=reference, name="torch eager on the CPU in fp64", floor_rel=floor)
+
+
+def _run(runtime: str, model: Model, inputs: Arrays, options: Mapping[str, Any]) -> Arrays:
+    request = Request(model=model, handle="cpu", platform="cpu", options=options)
+    with contextlib.closing(load(runtime).build(request)) as build:
+        return build.predict(inputs)
+
+
+def unpickle(path: Path) -> Any:
+    """Read what the parent pickled.
+
+    Raises:
+        ModelError: it needs a module that cannot be imported here.
+    """
+    try:
+        return pickle.loads(path.read_bytes())
+    except ImportError as exc:
+        msg = (
+            f"the model or its inputs cannot be read in the child process: {exc}. Make the module "
+            "importable there, or define what is needed in the test's own file"
+        )
+        raise ModelError(msg) from exc
+
+
+def where(exc: BaseException) -> str:
+    """The user's line that raised; functions that travelled by value have lost their file."""
+    frame = traceback.extract_tb(exc.__traceback__)[-1]
+    return f"in {frame.name}, line {frame.lineno}"

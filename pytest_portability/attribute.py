@@ -11,12 +11,13 @@ only when nothing else explains.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from pytest_portability.compare import CONTENTION_LIMIT, FADING_LIMIT, Comparison, accepted_summary
+from pytest_portability.compare import CONTENTION_LIMIT, FADING_LIMIT, Comparison
 from pytest_portability.effects import Effect, context, effects
 from pytest_portability.records import Record
+from pytest_portability.sensors import disturbance
 from pytest_portability.verdicts import Verdict
 
 
@@ -146,6 +147,9 @@ def _machine(comparison: Comparison) -> Iterator[Cause]:
     contended, fading = comparison.contended or 0.0, comparison.fading_rel or 0.0
     loss = comparison.loss
     if comparison.verdict is Verdict.INCONCLUSIVE:
+        if why := _disturbed(comparison):
+            yield Cause(kind="machine", summary=why)
+            return
         if contended > CONTENTION_LIMIT:
             yield Cause(kind="machine", summary=f"neighbours took {contended:.0%} of the processor")
         if abs(fading) > FADING_LIMIT:
@@ -155,6 +159,14 @@ def _machine(comparison: Comparison) -> Iterator[Cause]:
     elif loss is not None and not loss.relative and comparison.speed is Verdict.REGRESSED:
         text = "no common yardstick: the machine may be slower, not the build"
         yield Cause(kind="machine", summary=text)
+
+
+def _disturbed(comparison: Comparison) -> str:
+    record, baseline = comparison.record, comparison.baseline
+    if record is None or baseline is None:
+        return ""
+    now = record.figures
+    return disturbance(now.throttled, baseline.figures.throttled, now.neighbours)
 
 
 def _rooted(effects: Iterable[Effect], record: Record, baseline: Record) -> list[Cause]:
@@ -256,33 +268,7 @@ def _with_log(causes: list[Cause], log: str) -> tuple[Cause, ...]:
     return tuple(causes)
 
 
-def explain(comparison: Comparison, causes: Sequence[Cause]) -> str:
-    """What failed, in lines: the limit and who set it, the figures, the causes, what was accepted.
-
-    Args:
-        comparison: of any verdict.
-        causes: as ``attribute`` ranked them.
-    """
-    record, baseline, loss = comparison.record, comparison.baseline, comparison.loss
-    lines = [f"{comparison.verdict.value}: {comparison.reason}"]
-    if record is not None and baseline is not None:
-        now, then = record.figures, baseline.figures
-        lines.append(
-            f"{now.throughput:.5g} {now.unit}/s, the baseline's {then.throughput:.5g} "
-            f"(measured {baseline.measured[:10]}, commit {baseline.commit[:12] or 'unknown'})"
-        )
-        lines += [f"also compared: {axis}" for axis in comparison.axes if axis != loss]
-    for cause in causes:
-        part = cause.kind if cause.share is None else f"{cause.share:.0%} of the loss"
-        lines.append(f"{part}: {cause.summary}{_added(comparison, cause)}")
-        lines += [f"    {line}" for line in cause.evidence]
-    lines += [f"note: {warning}" for warning in comparison.warnings]
-    if baseline is not None and (accepted := accepted_summary(baseline)):
-        lines.append(accepted)
-    return "\n".join(lines)
-
-
-def _added(comparison: Comparison, cause: Cause) -> str:
+def lost_time(comparison: Comparison, cause: Cause) -> str:
     """Such as `` (+1.71 ms of +1.92 ms)``: time per batch on the deciding axis, at equal speed."""
     loss, baseline = comparison.loss, comparison.baseline
     if cause.share is None or loss is None or baseline is None or not 0 < loss.value < 1:

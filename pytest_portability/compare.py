@@ -292,7 +292,11 @@ def _judged(shown: Comparison, record: Record, baseline: Record, allowed: Allowe
         speed, reason = Verdict.INCONCLUSIVE, f"{why}; {reason}"
     rel, grew = _memory(now, then, allowed.memory)
     regressed = speed is Verdict.REGRESSED
-    warnings = [grew] if grew and regressed else [] if regressed else _details(record, baseline)
+    warnings = [grew] if grew and regressed else []
+    if not regressed:
+        # What a change cost is known only where the speed is.
+        cost = ", at no cost" if speed in {Verdict.OK, Verdict.IMPROVED} else ""
+        warnings += [f"{change}{cost}" for change in _details(record, baseline)]
     if updated:
         warnings.append(f"the yardstick's library changed: {then.yardstick} → {now.yardstick}")
     if abs(machine) > 0.1:
@@ -421,7 +425,7 @@ def _memory(now: Figures, then: Figures, tolerance: float) -> tuple[float | None
 
 
 def _details(record: Record, baseline: Record) -> list[str]:
-    """What is deterministic, differs and cost nothing."""
+    """What is deterministic and differs."""
     found = []
     for word, old, new in (
         ("threads", baseline.threads, record.threads),
@@ -429,22 +433,20 @@ def _details(record: Record, baseline: Record) -> list[str]:
         ("compiled", baseline.compiled, record.compiled),
     ):
         if old != new and None not in (old, new):
-            found.append(f"{word}: {old} → {new}, at no cost")
+            found.append(f"{word}: {old} → {new}")
     if record.key.runtime == baseline.key.runtime and record.vendor == baseline.vendor:
         changes = kernels.diff(baseline.path, record.path)
-        found += [f"{change.summary}, at no cost" for change in changes]
+        found += [change.summary for change in changes]
     return found
 
 
 def undecided(comparison: Comparison) -> bool:
     """Whether another repeat may change the verdict: too noisy, or certain on too few repeats."""
-    record, baseline = comparison.record, comparison.baseline
+    record = comparison.record
     if record is None or comparison.verdict is Verdict.PARITY:
         return False
     if comparison.verdict is Verdict.MEMORY:
-        # The least over fewer repeats than the baseline had is no sign of growth.
-        then = baseline.figures.repeats if baseline else 0
-        return record.figures.repeats < max(then, CONFIRM_REPEATS)
+        return True  # the least over more processes can only fall
     if comparison.speed is Verdict.INCONCLUSIVE:
         return comparison.verdict in (Verdict.INCONCLUSIVE, Verdict.STALE)
     certain = comparison.verdict in (Verdict.REGRESSED, Verdict.IMPROVED)

@@ -49,10 +49,10 @@ class Host(Protocol):
     def setting(self, name: str, marker: Mapping[str, Any] | None = None) -> Setting[Any]:
         """A setting from all the places it can be set in."""
 
-    def environment(self) -> Mapping[Any, Any]:
+    def environment(self, node: Any) -> Mapping[Any, Any]:
         """Variables that hooks want."""
 
-    def causes(self, comparison: Comparison) -> Sequence[Any]:
+    def causes(self, node: Any, comparison: Comparison) -> Sequence[Any]:
         """What hooks say about a comparison."""
 
     def again(self, nodeid: str) -> tuple[str, ...]:
@@ -157,9 +157,12 @@ class Portability:
                 unit=unit,
             )
         except PortabilityError as exc:
-            self._host.end("fail", str(exc))
-            raise
-        return self._checked(ask)
+            wrong = str(exc)
+        else:
+            return self._checked(ask)
+        # Outside the handler, so that pytest shows the text and not a second traceback.
+        self._host.end("fail", wrong)
+        raise UsageError(wrong)
 
     def _ask(self, *, options: Mapping[str, Any], **given: Any) -> Ask:
         """What the test asks for, with every setting and what hooks say."""
@@ -172,7 +175,7 @@ class Portability:
             seconds=host.setting("seconds", self._marker).value,
             repeats=host.setting("repeats").value,
             time_limit_s=host.setting("time_limit").value,
-            environment=run.checked_environment(host.environment()),
+            environment=run.checked_environment(host.environment(self._node)),
             by_value=[self._node.module, *host.modules],
         )
 
@@ -199,7 +202,7 @@ class Portability:
             result = self._host.pipeline.check(self._item, ask)
             if verdicts.POLICY[result.comparison.verdict].item in {"pass", "skip"}:
                 return result
-            added = self._host.causes(result.comparison)
+            added = self._host.causes(self._node, result.comparison)
             return replace(result, causes=run.added_causes(added, result.causes))
         except PortabilityError as exc:
             return Result(key=ask.key(self._item), comparison=compare.error(str(exc)))

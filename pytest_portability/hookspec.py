@@ -48,8 +48,8 @@ def pytest_portability_environment(
 ) -> None:
     """Add or change environment variables of the measuring processes.
 
-    Called before each item is measured. What is set here is recorded among the options, because
-    it can change speed.
+    Called before each item is measured; in a conftest, only for the tests below it. What is set
+    here is recorded among the options, because it can change speed.
 
     Args:
         config: the pytest config object.

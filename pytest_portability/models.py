@@ -257,8 +257,10 @@ def _spec(value: Any) -> TensorSpec:
     if not value.type.HasField("tensor_type"):
         return TensorSpec(name=value.name, dtype=value.type.WhichOneof("value") or "", shape=())
     tensor = value.type.tensor_type
+    # Some exporters write −1 for a dimension that they do not know.
     dims: list[Dim] = [
-        d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in tensor.shape.dim
+        d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else d.dim_param or None
+        for d in tensor.shape.dim
     ]
     dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type).name
     return TensorSpec(name=value.name, dtype=dtype, shape=tuple(dims))

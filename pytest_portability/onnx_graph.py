@@ -270,7 +270,8 @@ def _type(value: Any) -> object:
     """Dtype and dimensions; the name of a symbolic dimension is a name and does not count."""
     if not value.HasField("tensor_type"):
         return value.WhichOneof("value")
-    dims = [d.dim_value if d.HasField("dim_value") else None for d in value.tensor_type.shape.dim]
+    shape = value.tensor_type.shape.dim
+    dims = [d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else None for d in shape]
     return value.tensor_type.elem_type, tuple(dims)
 
 

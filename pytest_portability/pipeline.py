@@ -281,7 +281,7 @@ class Pipeline:
             recording.version(built.subject.facts, built.facts, ask.config),
             measurement,
             found,
-            environment=self._servers.environment(self._environment(ask, item.runtime)),
+            environment=self._servers.environment(self._environment(item, ask)),
             asked=ask.environment,
             commit=self._commit,
         )
@@ -292,7 +292,9 @@ class Pipeline:
         at = (source, item.batch, batch)
         if at not in self._subjects:
             self._progress(f"{ask.name}: reading the model and computing its reference")
-            self._subjects[at] = self._call(ask, subject.describe, source, item.batch, batch)
+            self._subjects[at] = self._prepare(
+                item, ask, subject.describe, source, item.batch, batch
+            )
         built = _Built(source=source, subject=self._subjects[at], batch=batch)
         kinds, kind = item.runtime.kinds, built.subject.facts.kind
         if reason := item.runtime.supports(item.precision, item.target.platform):
@@ -320,7 +322,7 @@ class Pipeline:
             self._progress(f"{ask.name}: converting the model for {item.runtime.name}")
             out = self._servers.directory / f"converted-{len(self._prepared)}.onnx"
             args = (built.source, built.subject.inputs, precision, out, opset)
-            facts = self._call(ask, worker.prepare, *args)
+            facts = self._prepare(item, ask, worker.prepare, *args)
             self._prepared[at] = (out, facts)
         path, facts = self._prepared[at]
         return replace(built, path=path, facts=facts)
@@ -333,7 +335,7 @@ class Pipeline:
             self._progress(f"{ask.name} {item.id}: repeat {repeat + 1}")
             job = self._job(item, ask, built, first=repeat == 0)
             try:
-                outcome: Outcome = self._call(ask, worker.measure, job, runtime=item.runtime)
+                outcome: Outcome = self._call(item, ask, worker.measure, job)
             except DoesNotFit as exc:
                 if repeat:
                     msg = f"repeat {repeat + 1} ran out of memory, the one before did not: {exc}"
@@ -362,35 +364,25 @@ class Pipeline:
             metric=ask.metric if first else None,
         )
 
-    def _environment(self, ask: Ask, runtime: Runtime | None) -> dict[str, str]:
+    def _environment(self, item: Item, ask: Ask) -> dict[str, str]:
         """Defaults of a child: the runtime's win over the yardstick's, the hooks' over both."""
-        return {
-            **yardstick.ENVIRONMENT,
-            **(runtime.environment if runtime else {}),
-            **ask.environment,
-        }
+        return {**yardstick.ENVIRONMENT, **item.runtime.environment, **ask.environment}
 
-    def _call(
-        self,
-        ask: Ask,
-        function: Callable[..., Any],
-        *args: object,
-        runtime: Runtime | None = None,
-    ) -> Any:
-        packages = ("numpy", "pytest_portability.worker", *(runtime.packages if runtime else ()))
+    def _call(self, item: Item, ask: Ask, function: Callable[..., Any], *args: object) -> Any:
+        return self._servers.call(
+            function,
+            *args,
+            environment=self._environment(item, ask),
+            preload=("numpy", "pytest_portability.worker", *item.runtime.packages),
+            time_limit_s=ask.time_limit_s,
+            by_value=ask.by_value,
+        )
+
+    def _prepare(self, item: Item, ask: Ask, function: Callable[..., Any], *args: object) -> Any:
         try:
-            return self._servers.call(
-                function,
-                *args,
-                environment=self._environment(ask, runtime),
-                preload=packages,
-                time_limit_s=ask.time_limit_s,
-                by_value=ask.by_value,
-            )
+            return self._call(item, ask, function, *args)
         except DoesNotFit as exc:
-            if runtime is not None:
-                raise
-            # Not the build: the host itself, while it read, converted or computed the reference.
+            # Not the build: the host itself, while it read or converted the model.
             msg = f"this host has too little memory to prepare the model: {exc}"
             raise BuildError(msg) from exc
 

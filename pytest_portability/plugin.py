@@ -317,15 +317,15 @@ class RunHooks:
             progress=self._progress.show,
         )
 
-    def environment(self) -> dict[str, str]:
-        """Variables that hooks want."""
+    def environment(self, node: pytest.Item) -> dict[str, str]:
+        """Variables that hooks want; a conftest speaks for the tests below it only."""
         found: dict[str, str] = {}
-        self._config.hook.pytest_portability_environment(config=self._config, environment=found)
+        node.ihook.pytest_portability_environment(config=self._config, environment=found)
         return found
 
-    def causes(self, comparison: Comparison) -> list[Any]:
+    def causes(self, node: pytest.Item, comparison: Comparison) -> list[Any]:
         """What hooks say about a comparison."""
-        hook: Any = self._config.hook.pytest_portability_causes
+        hook: Any = node.ihook.pytest_portability_causes
         return list(hook(config=self._config, comparison=comparison))
 
     def again(self, nodeid: str) -> tuple[str, ...]:

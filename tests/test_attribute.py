@@ -22,13 +22,12 @@ from synthetic import (
     use,
 )
 
-from pytest_portability.attribute import KINDS, Cause, attribute, explain
+from pytest_portability.attribute import KINDS, Cause, attribute, lost_time
 from pytest_portability.compare import decide, error
 from pytest_portability.kernels import KernelPath
 from pytest_portability.models import TensorSpec
-from pytest_portability.records import Accepted, Record
+from pytest_portability.records import Record
 from pytest_portability.runtimes import Observed
-from pytest_portability.verdicts import Verdict
 
 SOURCE = {"MatMul": 12, "Add": 8, "Gelu": 2, "LayerNormalization": 4}
 FUSED = path(use("MatMul", 12, 0.8), use("BiasGelu", 2, 0.1), use("Add", 6, 0.1), source=SOURCE)
@@ -403,29 +402,17 @@ def test_an_inconclusive_comparison_blames_the_machine(
 # --- in words -------------------------------------------------------------------------------------
 
 
-def test_a_failure_is_explained_in_lines() -> None:
-    step = Accepted(
-        date="2026-03-01T00:00:00Z", reason="r", verdict="regressed", before=100.0, after=90.0
-    )
-    comparison = decide(
-        slower(1.25, path=UNFUSED, toolchain={"onnxruntime": "1.32.0"}),
-        record(path=FUSED, accepted=(step,)),
-        measurement=measurement(),
-    )
-    assert comparison.verdict is Verdict.REGRESSED
-    lines = explain(comparison, attribute(comparison)).splitlines()
-    assert lines[0].startswith("regressed: throughput: 20.0 % lost")
-    assert lines[0].endswith("beyond the 5 % tolerance (default)")
-    assert (
-        lines[1] == "640 samples/s, the baseline's 800 (measured 2026-03-01, commit 0123456789ab)"
-    )
-    assert lines[2].startswith("also compared: 20.0 % lost")
-    assert lines[3] == (
-        "100% of the loss: BiasGelu ×2 no longer fused: now Gelu ×2, Add ×2 (+2.5 ms of +2.5 ms)"
-    )
-    assert lines[4] == "    changed with it: onnxruntime 1.31.1 → 1.32.0"
-    assert lines[-1] == "accepted so far: −10 % in 1 step since 2026-03-01"
+def test_a_cause_tells_its_time_per_batch_and_that_of_the_whole_loss() -> None:
+    comparison = decide(slower(1.25), RECORD, measurement=measurement())
+    half = Cause(kind="fusion", summary="lost", share=0.5)
+    assert lost_time(comparison, half) == " (+1.25 ms of +2.5 ms)"
+    assert lost_time(comparison, replace(half, share=None)) == ""
+    assert lost_time(error("died of signal 11"), half) == ""
 
 
-def test_an_error_is_explained_by_its_reason_alone() -> None:
-    assert explain(error("died of signal 11"), ()) == "error: died of signal 11"
+def test_a_throttled_device_is_the_cause_and_not_its_noise() -> None:
+    hot = replace(FIGURES, throttled=("sw thermal slowdown",))
+    slow = record(figures=replace(slower(1.5).figures, throttled=hot.throttled))
+    some = decide(slow, RECORD, measurement=measurement())
+    (cause,) = attribute(some)[:1]
+    assert (cause.kind, cause.summary) == ("machine", "throttled: sw thermal slowdown")

@@ -475,11 +475,17 @@ def test_grown_memory_is_a_warning_beside_a_regression_and_needs_no_more_repeats
     assert against(record(figures=noisy)).verdict is Verdict.MEMORY
 
 
-def test_grown_memory_is_confirmed_by_as_many_repeats_as_the_baseline_had() -> None:
-    """The least over two processes is often what the least over four is not."""
+def test_grown_memory_asks_for_more_processes_because_the_least_can_only_fall() -> None:
     grown = replace(FIGURES, memory_process_bytes=400 * 2**20)
-    assert undecided(against(record(figures=replace(grown, repeats=2))))
-    assert not undecided(against(record(figures=replace(grown, repeats=FIGURES.repeats))))
+    assert undecided(against(record(figures=grown)))
+
+
+def test_what_a_change_cost_is_said_only_where_the_speed_is_known() -> None:
+    before = record(path=path(use("BiasGelu", 2, absorbs=("Add", "Gelu"))))
+    noisy = figures(steady(10.4, 2, 0.05), steady(10.4, 2, 0.05))
+    some = against(record(path=path(use("Add", 2), use("Gelu", 2)), figures=noisy), before)
+    assert some.verdict is Verdict.INCONCLUSIVE
+    assert some.warnings == ("BiasGelu ×2 no longer fused: now Add ×2, Gelu ×2",)
 
 
 def test_a_process_that_grows_to_what_the_baseline_also_saw_did_not_grow() -> None:

@@ -173,6 +173,13 @@ def test_usable_cores_respect_cgroup_quotas(
     assert targets.usable_cores(_cgroup(tmp_path, line, files)) == cores
 
 
+def test_cgroup_folders_go_from_the_own_group_to_the_mount(tmp_path: Path) -> None:
+    """Groups of other controllers are left out."""
+    root = _cgroup(tmp_path, "5:memory:/m\n4:cpu,cpuacct:/a\n0::/job/step", {})
+    folders = [str(f.relative_to(root / "sys/fs/cgroup")) for f in targets.cgroup_folders(root)]
+    assert folders == ["cpu,cpuacct/a", "cpu,cpuacct", "job/step", "job", "."]
+
+
 def test_usable_cores_respect_affinity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pinned process has the cores it is pinned to."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {3, 5}, raising=False)
@@ -198,12 +205,12 @@ def test_a_device_that_two_libraries_name_alike_is_one_target() -> None:
 
 def test_a_device_that_two_libraries_name_differently_is_known_by_its_address() -> None:
     """PCI addresses are written with more or fewer zeros; the vendor's own stack names it."""
-    one = device(**AMD, facts={"pci": "0000:1b:00.0"}, partition="SPX/NPS1", handle="cuda:0")
+    one = device(**AMD, address={"pci": "0000:1b:00.0"}, partition="SPX/NPS1", handle="cuda:0")
     two = device(
         **{**AMD, "product": "Aqua Vanjaram 308X", "platform": "directml", "arch": ""},
         runtimes=("onnxruntime.dml",),
         handle="gpu:0",
-        facts={"pci": "00000000:1B:00.0"},
+        address={"pci": "00000000:1B:00.0"},
     )
     for order in ([one, two], [two, one]):
         (found,) = merge(order)
@@ -213,8 +220,8 @@ def test_a_device_that_two_libraries_name_differently_is_known_by_its_address() 
 
 def test_a_card_seen_whole_and_as_a_slice_is_the_slice() -> None:
     """With MIG on, the slice is all a process can use, whatever nvidia-smi lists."""
-    card = device(runtimes=("onnxruntime.cuda",), handle="gpu:0", facts={"pci": "0000:1b:00.0"})
-    part = device(product="NVIDIA H200 MIG 1g.18gb", facts={"pci": "0000:1b:00.0"})
+    card = device(runtimes=("onnxruntime.cuda",), handle="gpu:0", address={"pci": "0000:1b:00.0"})
+    part = device(product="NVIDIA H200 MIG 1g.18gb", address={"pci": "0000:1b:00.0"})
     (found,) = merge([card, part])
     assert found.id == "nvidia-h200-mig-1g.18gb"
 
@@ -225,6 +232,34 @@ def test_a_device_without_a_name_joins_the_vendors_device_of_that_index() -> Non
     (found,) = merge([nameless, device()])
     assert found.handles == {"onnxruntime.cuda": "gpu:0", "torch": "cuda:0"}
     assert found.id == "nvidia-h200"
+
+
+def test_a_nameless_view_of_another_card_does_not_join_by_its_index() -> None:
+    """Libraries number cards in their own orders; a known address outweighs the index."""
+    named = device(address={"pci": "0000:1b:00.0"})
+    nameless: Mapping[str, Any] = {"product": "", "runtimes": ("onnxruntime.dml",), "handle": "g"}
+    other = device(**nameless, address={"pci": "0000:65:00.0"})
+    assert len(merge([named, other])) == 2
+    unknown = device(**nameless)
+    assert len(merge([named, unknown])) == 1
+    by_uuid = device(**nameless, address={"uuid": "GPU-aa"})
+    assert len(merge([named, by_uuid])) == 1, "addresses of two kinds contradict nothing"
+    same = device(**nameless, index=3, address={"pci": "0000:1B:00.0"})
+    assert len(merge([named, same])) == 1
+
+
+def test_the_address_is_that_of_the_first_card_and_no_fact() -> None:
+    """Facts may go into records; what tells one card from its twin must not."""
+    twin = device(index=1, handle="cuda:1", address={"pci": "0000:65:00.0", "uuid": "bb"})
+    other = device(
+        runtimes=("onnxruntime.cuda",),
+        handle="gpu:0",
+        address={"uuid": "GPU-a-a"},
+        facts={"d": "1"},
+    )
+    (found,) = merge([twin, device(address={"pci": "0000:1b:00.0"}), other])
+    assert found.address == {"pci": "0000:1b:00.0", "uuid": "GPU-a-a"}
+    assert found.facts == {"d": "1"}
 
 
 def test_accelerators_come_before_the_cpu_in_a_fixed_order() -> None:

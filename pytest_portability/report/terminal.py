@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import IO, Protocol
 
 from pytest_portability import compare
-from pytest_portability.attribute import Cause
+from pytest_portability.attribute import Cause, lost_time
+from pytest_portability.compare import Comparison
 from pytest_portability.records import Figures
 from pytest_portability.report import Entry, Report
 from pytest_portability.targets import Target
@@ -114,7 +115,8 @@ def _change(entry: Entry) -> str:
     if loss is None:
         return "-"
     half = max(loss.high - loss.value, loss.value - loss.low)
-    return f"{-loss.value * 100:+.1f} % ±{half * 100:.1f} %"
+    spread = f"±{half * 100:.1f} %" if half < 1 else "±>100 %"
+    return f"{-loss.value * 100:+.1f} % {spread}"
 
 
 def _memory(entry: Entry) -> str:
@@ -138,7 +140,7 @@ def _below(entry: Entry) -> Iterator[str]:
     if comparison.verdict not in QUIET and not recorded:
         yield f"        {comparison.reason.partition(chr(10))[0]}"
         for cause in entry.causes[:MOST_CAUSES]:
-            yield f"        {cause_line(cause)}"
+            yield f"        {cause_line(cause, comparison)}"
         if len(entry.causes) > MOST_CAUSES:
             yield f"        and {len(entry.causes) - MOST_CAUSES} more causes in the JSON report"
         for fact in entry.causes[0].evidence if entry.causes else ():
@@ -165,7 +167,7 @@ def failure(entry: Entry, log: str = "") -> str:
     verdict = comparison.verdict.value.upper()
     lines_ = [f"{verdict}: {entry.key.model} {entry.key.row} on {entry.key.target}"]
     lines_ += [f"  {line}" for line in comparison.reason.splitlines()]
-    lines_ += [f"  {cause_line(cause)}" for cause in entry.causes[:MOST_CAUSES]]
+    lines_ += [f"  {cause_line(cause, comparison)}" for cause in entry.causes[:MOST_CAUSES]]
     lines_ += [f"    {fact}" for cause in entry.causes[:2] for fact in cause.evidence[:4]]
     if log:
         lines_.append("  last output of the child process:")
@@ -192,10 +194,10 @@ def _quoted(argument: str) -> str:
     return shlex.quote(argument) if re.search(r'["$`\\!]', argument) else f'"{argument}"'
 
 
-def cause_line(cause: Cause) -> str:
-    """One cause in one line, its share of the loss first where it is known."""
+def cause_line(cause: Cause, comparison: Comparison) -> str:
+    """One cause in one line, its share of the loss first and its time last where they are known."""
     share = f"{cause.share * 100:3.0f} % of the loss: " if cause.share is not None else ""
-    return f"{share}{cause.kind}: {cause.summary}"
+    return f"{share}{cause.kind}: {cause.summary}{lost_time(comparison, cause)}"
 
 
 def _machines(report: Report) -> Iterator[str]:

@@ -7,8 +7,9 @@ import json
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +22,26 @@ from pytest_portability.errors import (
     DoesNotFit,
     ModelError,
     PortabilityError,
-    RuntimeUnavailable,
     Unsupported,
     UsageError,
 )
-from pytest_portability.kernels import KernelPath
+from pytest_portability.kernels import KernelPath, KernelUse
 from pytest_portability.models import Arrays, Model
-from pytest_portability.runtimes import Observed, Request
+from pytest_portability.runtimes import Observed, Request, tf32
 from pytest_portability.runtimes import onnxruntime_library as library
 from pytest_portability.runtimes import onnxruntime_profile as profile
 from pytest_portability.runtimes import onnxruntime_providers as providers
+from pytest_portability.runtimes.host_arrays import contiguous
 from pytest_portability.runtimes.onnxruntime_library import LIBRARY
 from pytest_portability.runtimes.onnxruntime_options import Settings, in_force
+from pytest_portability.runtimes.onnxruntime_session import (
+    Choice,
+    check_precision,
+    choose,
+    index_of,
+    open_session,
+    session_options,
+)
 
 # --- errors -------------------------------------------------------------------------------------
 
@@ -64,97 +73,6 @@ def _translated(runtime: str, action: str) -> Iterator[None]:
             msg = f"{msg}; {advice}"
             raise ModelError(msg) from exc
         raise BuildError(msg) from exc
-
-
-# --- sessions -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    """The provider and, for one that lists devices, the device of a request."""
-
-    provider: providers.Provider
-    device: Any = None
-
-
-def _choose(ort: Any, short: str, request: Request) -> _Choice:
-    failures: Mapping[str, str] = {}
-    if providers.resolve(short, ort.get_available_providers()) is None:
-        # Plugins are loaded only where one is wanted: they bring libraries and threads along.
-        failures = library.register_plugins(ort)
-    listed = providers.offered(library.ep_devices(ort))
-    available = [*ort.get_available_providers(), *(ep for ep, _, _ in listed)]
-    provider = providers.resolve(short, available)
-    if provider is None:
-        raise RuntimeUnavailable(_no_provider(short, available, failures))
-    mine = {handle: entry for ep, handle, entry in listed if ep == provider.ep}
-    if provider.short == "cpu" or not mine:
-        return _Choice(provider)
-    if request.handle not in mine:
-        msg = f"{provider.runtime} has no device {request.handle!r}; it has: {', '.join(mine)}"
-        raise RuntimeUnavailable(msg)
-    return _Choice(provider, mine[request.handle])
-
-
-def _no_provider(short: str, available: Sequence[str], failures: Mapping[str, str]) -> str:
-    found = sorted({p.short for ep in available if (p := providers.of_ep(ep)).computes})
-    idle = {absent.name: absent.reason for absent in library.without_device(available, failures)}
-    reasons = [f"{package}: {reason}" for package, reason in {**failures, **idle}.items()]
-    msg = f"onnxruntime.{short}: no such provider is here; this onnxruntime has: {', '.join(found)}"
-    return "; ".join([msg, *reasons])
-
-
-def _check_precision(choice: _Choice, request: Request) -> None:
-    precision, runtime = request.precision, choice.provider.runtime
-    reason = choice.provider.supports(precision)
-    reason = reason or providers.needs_environment(choice.provider, precision)
-    if not reason and precision == "int8" and not onnx_graph.quantised(request.model.value):
-        reason = "int8 is for models that come quantised; this one has no quantised nodes"
-    metadata = choice.device.ep_metadata if choice.device is not None else {}
-    capabilities = metadata.get("OPTIMIZATION_CAPABILITIES", "").split()
-    if capabilities and precision in ("fp16", "bf16") and precision.upper() not in capabilities:
-        reason = f"the device says that it computes {', '.join(capabilities)}"
-    if reason:
-        msg = f"{runtime}: {precision}: {reason}"
-        raise Unsupported(msg)
-
-
-def _session_options(ort: Any, chosen: Settings) -> Any:
-    made = ort.SessionOptions()
-    for name, value in chosen.session.items():
-        if name == "graph_optimization_level":
-            member = "ORT_DISABLE_ALL" if value == "disable_all" else f"ORT_ENABLE_{value.upper()}"
-            made.graph_optimization_level = getattr(ort.GraphOptimizationLevel, member)
-        elif name == "execution_mode":
-            made.execution_mode = getattr(ort.ExecutionMode, f"ORT_{value.upper()}")
-        else:
-            setattr(made, name, value)
-    for name, value in chosen.config.items():
-        made.add_session_config_entry(name, value)
-    for name, value in chosen.free_dimensions.items():
-        made.add_free_dimension_override_by_name(name, value)
-    # Without it the session does not keep which provider took which node.
-    made.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    return made
-
-
-def _session(ort: Any, choice: _Choice, request: Request, chosen: Settings, options: Any) -> Any:
-    model = request.model
-    source = str(model.path) if model.path else model.value.SerializeToString()
-    # By default a failing provider prints a line and the session silently moves to the CPU.
-    keywords: dict[str, Any] = {"enable_fallback": 0}
-    if chosen.disabled_optimizers:
-        keywords["disabled_optimizers"] = list(chosen.disabled_optimizers)
-    provider = choice.provider
-    if choice.device is not None:
-        options.add_provider_for_devices([choice.device], dict(chosen.provider))
-    else:
-        given = dict(chosen.provider)
-        index = request.handle.partition(":")[2]
-        if index and provider.platform in ("cuda", "rocm", "directml", "cann"):
-            given.setdefault("device_id", index)
-        keywords["providers"] = [(provider.ep, given)]
-    return ort.InferenceSession(source, options, **keywords)
 
 
 # --- builds -------------------------------------------------------------------------------------
@@ -191,7 +109,7 @@ class OnnxRuntimeBuild:
 
     def stage(self, inputs: Arrays) -> None:
         """Put one batch of inputs where ``launch`` finds it."""
-        self._feeds = {name: _contiguous(array) for name, array in inputs.items()}
+        self._feeds = {name: contiguous(array) for name, array in inputs.items()}
         if self._on_device:
             with self._errors("take the inputs"):
                 self._binding = self._bound(self._feeds)
@@ -261,12 +179,6 @@ class OnnxRuntimeBuild:
         return _translated(self._provider.runtime, action)
 
 
-def _contiguous(array: Any) -> Any:
-    plain = np.asarray(array)
-    # Not ascontiguousarray, which makes a scalar one-dimensional.
-    return plain if plain.flags.c_contiguous else plain.copy()
-
-
 # --- the runtime --------------------------------------------------------------------------------
 
 
@@ -309,19 +221,15 @@ class OnnxRuntime:
             UsageError: an option that does not exist; the valid ones are listed.
         """
         ort, choice, chosen = self._prepare(request)
-        threads = psutil.Process().num_threads()
+        before = psutil.Process().num_threads()
         with _translated(self.name, "build the model"):
-            session = _session(ort, choice, request, chosen, _session_options(ort, chosen))
-        # Only the session's own pool was started in between, and the caller works in it too.
-        pool = chosen.session.get("intra_op_num_threads") or (
-            psutil.Process().num_threads() - threads + 1 if choice.provider.short == "cpu" else None
-        )
+            options = partial(session_options, ort, chosen)
+            session = open_session(ort, choice, request, chosen, options)
+        threads = _pool(choice, chosen, psutil.Process().num_threads() - before)
         _check_outputs(self.name, session)
-        facts = _observe(ort, choice, request, chosen, session)
-        index = int(request.handle.partition(":")[2] or 0)
-        return OnnxRuntimeBuild(
-            choice.provider, session, replace(facts, threads=pool), index, ort.RunOptions()
-        )
+        facts = replace(_observe(ort, choice, request, chosen, session), threads=threads)
+        run_options = ort.RunOptions()
+        return OnnxRuntimeBuild(choice.provider, session, facts, index_of(request), run_options)
 
     def trace(self, request: Request, inputs: Arrays, runs: int = 3) -> KernelPath:
         """The kernel path, from a separate profiled session: one warm-up run and ``runs`` more.
@@ -335,29 +243,52 @@ class OnnxRuntime:
             _translated(self.name, "trace the model"),
         ):
             session, saved = _profiled(ort, choice, request, chosen, Path(folder))
-            feeds = {name: _contiguous(array) for name, array in inputs.items()}
+            feeds = {name: contiguous(array) for name, array in inputs.items()}
             for _ in range(runs + 1):
                 session.run(None, feeds)
             events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
             absorbs = _absorbs(request.model, saved)
         trusted = [provider.ep for provider in providers.TABLE if provider.synchronous]
-        found = profile.read(events, trusted, absorbs)
+        compiling = [provider.ep for provider in providers.TABLE if provider.compiles]
+        found = profile.read(events, trusted, absorbs, compiling)
         self.arena_peak_bytes = found.arena_peak_bytes
         return KernelPath(
             runtime=self.name,
-            uses=found.uses,
+            uses=tuple(_in_tf32(use, request, chosen) for use in found.uses),
             source=onnx_graph.op_types(request.model.value),
             caveats=found.caveats,
         )
 
-    def _prepare(self, request: Request) -> tuple[Any, _Choice, Settings]:
+    def _prepare(self, request: Request) -> tuple[Any, Choice, Settings]:
         ort = library.load()
         if request.model.kind != "onnx":
             msg = f"{self.name} builds ONNX models; this is a {request.model.kind} model: export it"
             raise Unsupported(msg)
-        choice = _choose(ort, self._short, request)
-        _check_precision(choice, request)
+        choice = choose(ort, self._short, request)
+        check_precision(choice, request)
         return ort, choice, in_force(choice.provider, request)
+
+
+def _pool(choice: Choice, chosen: Settings, started: int) -> int | None:
+    """Intra-op threads in force, None where they cannot be told from others.
+
+    Args:
+        choice: a provider of an accelerator starts threads of its own.
+        chosen: says whether the session has a second pool, between operators.
+        started: threads that opening the session started; the caller works in each pool too.
+    """
+    if choice.provider.short != "cpu":
+        return None
+    if chosen.session.get("execution_mode") != "parallel":
+        return started + 1
+    between = chosen.session.get("inter_op_num_threads")
+    return started - (between - 1) + 1 if between else None
+
+
+def _in_tf32(use: KernelUse, request: Request, chosen: Settings) -> KernelUse:
+    provider = providers.of_ep(use.kernel.provider)
+    hidden = partial(providers.runs_tf32, provider, index_of(request), chosen.provider)
+    return replace(use, kernel=tf32.in_tf32(use.kernel, hidden))
 
 
 def _check_outputs(runtime: str, session: Any) -> None:
@@ -368,7 +299,7 @@ def _check_outputs(runtime: str, session: Any) -> None:
 
 
 def _observe(
-    ort: Any, choice: _Choice, request: Request, chosen: Settings, session: Any
+    ort: Any, choice: Choice, request: Request, chosen: Settings, session: Any
 ) -> Observed:
     provider = choice.provider
     notes: list[str] = []
@@ -415,20 +346,25 @@ _SAVE_LIMIT_BYTES = 512 * 2**20
 """Larger models are not saved again to learn which nodes were fused."""
 
 
+def _profiling_options(ort: Any, chosen: Settings, folder: Path, target: Path | None) -> Any:
+    options = session_options(ort, chosen)
+    options.enable_profiling = True
+    options.profile_file_prefix = str(folder / "profile")
+    options.log_severity_level = 3  # it warns that the saved model is for this hardware only
+    if target is not None:
+        options.optimized_model_filepath = str(target)
+    return options
+
+
 def _profiled(
-    ort: Any, choice: _Choice, request: Request, chosen: Settings, folder: Path
+    ort: Any, choice: Choice, request: Request, chosen: Settings, folder: Path
 ) -> tuple[Any, Path | None]:
     """A profiling session and the optimised model, None where it cannot be saved."""
     saved = folder / "optimised.onnx" if _bytes(request.model) <= _SAVE_LIMIT_BYTES else None
     for target in (saved, None):
-        options = _session_options(ort, chosen)
-        options.enable_profiling = True
-        options.profile_file_prefix = str(folder / "profile")
-        options.log_severity_level = 3  # it warns that the saved model is for this hardware only
-        if target is not None:
-            options.optimized_model_filepath = str(target)
+        options = partial(_profiling_options, ort, chosen, folder, target)
         try:
-            return _session(ort, choice, request, chosen, options), target
+            return open_session(ort, choice, request, chosen, options), target
         except Exception as exc:  # the second turn is rare
             # A compiling provider's nodes cannot be saved, and nothing tells so beforehand.
             if target is None or "compiled nodes" not in str(exc):

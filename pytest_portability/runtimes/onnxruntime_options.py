@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+from pytest_portability import onnx_graph
 from pytest_portability.errors import UsageError
+from pytest_portability.models import Model
 from pytest_portability.runtimes import Request
 from pytest_portability.runtimes.onnxruntime_providers import Provider
 
@@ -130,6 +134,47 @@ def in_force(provider: Provider, request: Request) -> Settings:
     )
 
 
+def caching(provider: Provider, request: Request, chosen: Settings) -> dict[str, str]:
+    """Provider options that keep what it compiles for the next repeat; the folder is made.
+
+    They are no part of ``Settings``: a session's folder in a record would change it each time. The
+    folder is for one model, precision and set of options, as engines are stored under names that
+    weights and switches are no part of. What the user set stays. Empty where there is nothing to
+    keep, no folder for it, or compiling is quick: on a CPU.
+    """
+    options = dict(provider.cache)
+    if provider.profiled_cache and not _symbolic(request.model.value):
+        options |= provider.profiled_cache
+    if not request.cache_dir or not options or request.platform == "cpu":
+        return {}
+    digest = _identity(request.model)
+    digest.update(json.dumps([request.precision, chosen.as_text()]).encode())
+    folder = Path(request.cache_dir) / provider.short / digest.hexdigest()[:16]
+    folder.mkdir(parents=True, exist_ok=True)
+    ours = {name: value.format(folder=folder.as_posix()) for name, value in options.items()}
+    given = chosen.provider
+    return {n: _merged(ours[n], given[n]) if n in given else ours[n] for n in ours}
+
+
+def _symbolic(proto: Any) -> bool:
+    """Whether an input has a dimension without a number."""
+    weights = {tensor.name for tensor in proto.graph.initializer}
+    inputs = [value for value in proto.graph.input if value.name not in weights]
+    shapes = [value.type.tensor_type.shape.dim for value in inputs]
+    return any(not dim.HasField("dim_value") for shape in shapes for dim in shape)
+
+
+def _identity(model: Model) -> Any:
+    """Hash of a model's bytes; of external weights, which may be huge, by file, size and time."""
+    if model.path is None:
+        return hashlib.sha256(model.value.SerializeToString())
+    digest = hashlib.sha256(model.path.read_bytes())
+    for name in sorted(onnx_graph.external_files(model.value)):
+        facts = (model.path.parent / name).stat()
+        digest.update(f"{name}\0{facts.st_size}\0{facts.st_mtime_ns}\0".encode())
+    return digest
+
+
 def _merged(ours: str, theirs: str) -> str:
     """The user's value; where both are JSON tables of devices, theirs on top of ours."""
     try:
@@ -141,4 +186,4 @@ def _merged(ours: str, theirs: str) -> str:
     return json.dumps({d: {**mine.get(d, {}), **users.get(d, {})} for d in {**mine, **users}})
 
 
-__all__ = ["Settings", "in_force", "settings"]
+__all__ = ["Settings", "caching", "in_force", "settings"]

@@ -6,10 +6,11 @@ import os
 import re
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from pytest_portability.runtimes import tf32
 from pytest_portability.targets import Absent, Device, cpu_device
 
 _OWN: Mapping[str, Mapping[str, str]] = {"fp32": {}, "fp16": {}, "bf16": {}, "int8": {}}
@@ -32,6 +33,10 @@ class Provider:
             ONNX Runtime cannot name the device's memory.
         switches: precision → provider options that ask for exactly it.
         refuses: precision → why it cannot be had.
+        compiles: it turns subgraphs into one node each, which computes in a precision of its own.
+        cache: provider options that keep what was compiled in a folder, as formats of ``folder``.
+        profiled_cache: as ``cache``, of what depends on the inputs' shape without its name telling,
+            and so is kept only where the model fixes it.
     """
 
     short: str
@@ -42,6 +47,9 @@ class Provider:
     memory: str = ""
     switches: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: _OWN)
     refuses: Mapping[str, str] = field(default_factory=dict)
+    compiles: bool = False
+    cache: Mapping[str, str] = field(default_factory=dict)
+    profiled_cache: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def runtime(self) -> str:
@@ -81,14 +89,8 @@ def _cpu(short: str, ep: str) -> Provider:
     )
 
 
-def _nvidia(short: str, ep: str, switches: Mapping[str, Mapping[str, str]]) -> Provider:
-    return Provider(
-        short=short, ep=ep, vendor="nvidia", platform="cuda", memory="cuda", switches=switches
-    )
-
-
-def _amd(short: str, ep: str, switches: Mapping[str, Mapping[str, str]]) -> Provider:
-    return Provider(short=short, ep=ep, vendor="amd", platform="rocm", switches=switches)
+_NVIDIA = Provider(short="", ep="", vendor="nvidia", platform="cuda", memory="cuda")
+_AMD = Provider(short="", ep="", vendor="amd", platform="rocm")
 
 
 def _openvino(hint: str) -> Mapping[str, str]:
@@ -97,41 +99,51 @@ def _openvino(hint: str) -> Mapping[str, str]:
     return {"load_config": f"{{{','.join(parts)}}}"}
 
 
+_OPENVINO_CACHE = '{{"GPU":{{"CACHE_DIR":"{folder}"}},"NPU":{{"CACHE_DIR":"{folder}"}}}}'
 _TF32_FREE = "TensorRT uses TF32 unless the environment has NVIDIA_TF32_OVERRIDE=0"
 _COREML = "Core ML picks fp16 or fp32 for each unit by itself"
 
 TABLE = (
     _cpu("cpu", "CPUExecutionProvider"),
     _cpu("xnnpack", "XnnpackExecutionProvider"),
-    _cpu("dnnl", "DnnlExecutionProvider"),
-    _nvidia(
-        "cuda",
-        "CUDAExecutionProvider",
-        {**_OWN, "fp32": {"use_tf32": "0"}, "tf32": {"use_tf32": "1"}},
+    replace(_cpu("dnnl", "DnnlExecutionProvider"), compiles=True),
+    replace(
+        _NVIDIA,
+        short="cuda",
+        ep="CUDAExecutionProvider",
+        switches={**_OWN, "fp32": {"use_tf32": "0"}, "tf32": {"use_tf32": "1"}},
     ),
-    _nvidia(
-        "tensorrt",
-        "TensorrtExecutionProvider",
-        {
+    replace(
+        _NVIDIA,
+        short="tensorrt",
+        ep="TensorrtExecutionProvider",
+        switches={
             "fp32": {},
             "tf32": {},
             "fp16": {"trt_fp16_enable": "1"},
             "bf16": {"trt_bf16_enable": "1"},
             "int8": {"trt_int8_enable": "1"},
         },
+        compiles=True,
+        cache={"trt_timing_cache_enable": "1", "trt_timing_cache_path": "{folder}"},
+        # An engine of a symbolic shape is rebuilt wider for every new one, and then kept.
+        profiled_cache={"trt_engine_cache_enable": "1", "trt_engine_cache_path": "{folder}"},
     ),
-    _nvidia("nvtensorrtrtx", "NvTensorRTRTXExecutionProvider", _OWN),
-    _amd(
-        "migraphx",
-        "MIGraphXExecutionProvider",
-        {
+    replace(_NVIDIA, short="nvtensorrtrtx", ep="NvTensorRTRTXExecutionProvider", compiles=True),
+    replace(
+        _AMD,
+        short="migraphx",
+        ep="MIGraphXExecutionProvider",
+        switches={
             "fp32": {},
             "fp16": {"migraphx_fp16_enable": "1"},
             "bf16": {"migraphx_bf16_enable": "1"},
             "int8": {},
         },
+        compiles=True,
+        cache={"migraphx_model_cache_dir": "{folder}"},
     ),
-    _amd("rocm", "ROCMExecutionProvider", _OWN),
+    replace(_AMD, short="rocm", ep="ROCMExecutionProvider"),
     Provider(
         short="openvino",
         ep="OpenVINOExecutionProvider",
@@ -144,6 +156,8 @@ TABLE = (
             "bf16": _openvino("bf16"),
             "int8": {},
         },
+        compiles=True,
+        cache={"load_config": _OPENVINO_CACHE},
     ),
     Provider(
         short="coreml",
@@ -152,6 +166,7 @@ TABLE = (
         platform="mps",
         switches={"int8": {}},
         refuses={"fp32": _COREML, "fp16": _COREML, "bf16": _COREML},
+        compiles=True,
     ),
     Provider(short="dml", ep="DmlExecutionProvider", platform="directml"),
     Provider(short="webgpu", ep="WebGpuExecutionProvider", platform="webgpu"),
@@ -165,8 +180,15 @@ TABLE = (
             "fp16": {"enable_htp_fp16_precision": "1"},
             "int8": {},
         },
+        compiles=True,
     ),
-    Provider(short="vitisai", ep="VitisAIExecutionProvider", vendor="amd", platform="npu"),
+    Provider(
+        short="vitisai",
+        ep="VitisAIExecutionProvider",
+        vendor="amd",
+        platform="npu",
+        compiles=True,
+    ),
     Provider(
         short="cann",
         ep="CANNExecutionProvider",
@@ -178,6 +200,7 @@ TABLE = (
             "fp32": {"precision_mode": "must_keep_origin_dtype"},
             "fp16": {"precision_mode": "force_fp16"},
         },
+        compiles=True,
     ),
 )
 
@@ -205,8 +228,32 @@ def resolve(short: str, available: Iterable[str]) -> Provider | None:
 
 def needs_environment(provider: Provider, precision: str) -> str:
     """What the environment lacks for this precision; empty if nothing."""
-    strict = os.environ.get("NVIDIA_TF32_OVERRIDE") == "0"
-    return _TF32_FREE if (provider.short, precision, strict) == ("tensorrt", "fp32", False) else ""
+    if (provider.platform, precision) == ("cuda", "tf32") and tf32.forbidden():
+        return "NVIDIA_TF32_OVERRIDE=0 in the environment switches TF32 off"
+    strict = provider.short != "tensorrt" or precision != "fp32" or tf32.forbidden()
+    return "" if strict else _TF32_FREE
+
+
+_TF32_OPS = re.compile(r"MatMul|Gemm|Conv|Attention|Einsum")
+"""Ops whose float32 products the CUDA provider's ``use_tf32`` governs, on by default
+(microsoft/onnxruntime #19357, products, and #19426, convolutions). Of recurrent ops they say
+nothing."""
+
+
+def runs_tf32(provider: Provider, index: int, options: Mapping[str, str], op: str) -> bool:
+    """Whether float32 work of that op runs in TF32; the types of the tensors do not tell.
+
+    Args:
+        provider: who runs it.
+        index: of the device, as CUDA counts.
+        options: of the provider, in force.
+        op: type after fusion, or one absorbed.
+    """
+    if provider.short != "cuda" or not _TF32_OPS.search(op) or tf32.forbidden():
+        return False
+    if options.get("use_tf32", "1").lower() in ("0", "false"):
+        return False
+    return (tf32.capability(index) or (0, 0)) >= tf32.FIRST_CAPABILITY
 
 
 # --- devices ------------------------------------------------------------------------------------
@@ -394,4 +441,5 @@ __all__ = [
     "of_ep",
     "offered",
     "resolve",
+    "runs_tf32",
 ]

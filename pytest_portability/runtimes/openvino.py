@@ -23,6 +23,7 @@ from pytest_portability.kernels import KernelPath
 from pytest_portability.models import Arrays
 from pytest_portability.runtimes import Observed, Request
 from pytest_portability.runtimes import openvino_layers as layers
+from pytest_portability.runtimes.host_arrays import contiguous
 from pytest_portability.targets import Absent, Device, cpu_device
 
 # --- the library --------------------------------------------------------------------------------
@@ -80,7 +81,18 @@ _FACTS = (
 def _properties(core: Any, device: str) -> dict[str, str]:
     """The facts this device supports, as text; asking for another one raises."""
     supported = core.get_property(device, "SUPPORTED_PROPERTIES")
-    return {name: str(core.get_property(device, name)) for name in _FACTS if name in supported}
+    asked = [name for name in _FACTS if name in supported]
+    return {name: _fact(core.get_property(device, name)) for name in asked}
+
+
+def _fact(value: Any) -> str:
+    """A property as text; a PCI address as sysfs and torch write it.
+
+    OpenVINO's ``PCIInfo`` has four numbers and no text of its own in Python.
+    """
+    if not hasattr(value, "domain"):
+        return str(value)
+    return f"{value.domain:04x}:{value.bus:02x}:{value.device:02x}.{value.function:x}"
 
 
 def _device(name: str, facts: Mapping[str, str], version: str) -> Device:
@@ -88,11 +100,8 @@ def _device(name: str, facts: Mapping[str, str], version: str) -> Device:
         return cpu_device(runtimes=("openvino",), handle=name)
     kind, _, position = name.partition(".")
     memory = facts.get("GPU_DEVICE_TOTAL_MEM_SIZE", "")
-    known = {
-        "openvino": version,
-        "uuid": facts.get("DEVICE_UUID", ""),
-        "driver": facts.get("NPU_DRIVER_VERSION", ""),
-    }
+    known = {"openvino": version, "driver": facts.get("NPU_DRIVER_VERSION", "")}
+    address = {"uuid": facts.get("DEVICE_UUID", ""), "pci": facts.get("DEVICE_PCI_INFO", "")}
     return Device(
         runtimes=("openvino",),
         handle=name,
@@ -103,6 +112,7 @@ def _device(name: str, facts: Mapping[str, str], version: str) -> Device:
         index=int(position) if position.isdigit() else 0,
         memory_bytes=int(memory) if memory.isdigit() else None,
         facts={key: value for key, value in known.items() if value},
+        address={key: value for key, value in address.items() if value},
     )
 
 
@@ -159,9 +169,7 @@ def _translated(action: str) -> Iterator[None]:
         raise DoesNotFit(msg) from exc
     except Exception as exc:
         msg = f"openvino could not {action}: {_words(exc)}"
-        if re.search(
-            r"bad_alloc|out of memory|OUT_OF_\w*MEMORY|failed to allocate", str(exc), re.I
-        ):
+        if _NO_MEMORY.search(str(exc)):
             raise DoesNotFit(msg) from exc
         raise BuildError(msg) from exc
 
@@ -257,18 +265,13 @@ class OpenVinoBuild:
         self.synchronize()
         with _translated("take the inputs"):
             # The tensors share the arrays' memory, so the arrays have to live as long.
-            self._staged = {name: _contiguous(array) for name, array in inputs.items()}
+            self._staged = {name: contiguous(array) for name, array in inputs.items()}
             for name, array in self._staged.items():
                 shared = array.dtype.kind not in "OUS"
                 tensor = self._ov.Tensor(
                     array if shared else array.astype(str), shared_memory=shared
                 )
                 self._request.set_tensor(name, tensor)
-
-    def _tensor(self, array: Any) -> Any:
-        if array.dtype.kind in "OUS":
-            return self._ov.Tensor(array.astype(str))
-        return self._ov.Tensor(array, shared_memory=True)
 
     def launch(self) -> None:
         """Start one inference of the staged batch, after the one before it has ended."""
@@ -332,12 +335,6 @@ class OpenVinoBuild:
             raise BuildError(msg)
 
 
-def _contiguous(array: Any) -> Any:
-    plain = np.asarray(array)
-    # Not ascontiguousarray, which makes a scalar one-dimensional.
-    return plain if plain.flags.c_contiguous else plain.copy()
-
-
 # --- the runtime --------------------------------------------------------------------------------
 
 
@@ -390,8 +387,8 @@ class OpenVino:
             build.synchronize()
             found = layers.read(compiled.get_runtime_model())
             build.close()
-        device = _devices(compiled, request)[0]
-        uses = layers.uses(found, f"ov:{device}", layers.op_by_name(request.model))
+        ran = _provider(_devices(compiled, request))
+        uses = layers.uses(found, ran, layers.op_by_name(request.model))
         return KernelPath(
             runtime=self.name, uses=uses, source=onnx_graph.op_types(request.model.value)
         )
@@ -423,20 +420,36 @@ def _observe(ov: Any, compiled: Any, request: Request) -> Observed:
     options = {name: _as_text(compiled.get_property(name)) for name in names}
     found = layers.read(compiled.get_runtime_model())
     threads = options.get("INFERENCE_NUM_THREADS", "")
+    devices, asked = _devices(compiled, request), _plain(request.handle)
+    ran = _provider(devices)
+    several = f"OpenVINO does not tell which of {', '.join(devices)} ran which layer"
     return Observed(
         precision=layers.effective(found),
-        providers={f"ov:{device}": len(found) for device in _devices(compiled, request)},
-        asked_provider=f"ov:{request.handle}",
+        providers={ran: len(found)},
+        # Of several devices together it is known that this one takes part, and no more.
+        asked_provider=ran if asked in devices else _provider([asked]),
         threads=int(threads) if threads.isdigit() and threads != "0" else None,
         options=dict(sorted(options.items())),
         toolchain={"openvino": _version(ov)},
+        notes=(several,) if len(devices) > 1 else (),
     )
 
 
 def _devices(compiled: Any, request: Request) -> list[str]:
+    """The devices that run it, in one spelling."""
     if "EXECUTION_DEVICES" not in compiled.get_property("SUPPORTED_PROPERTIES"):
-        return [request.handle]
-    return [str(device) for device in compiled.get_property("EXECUTION_DEVICES")]
+        return [_plain(request.handle)]
+    named = [_plain(str(device)) for device in compiled.get_property("EXECUTION_DEVICES")]
+    return list(dict.fromkeys(named))
+
+
+def _plain(device: str) -> str:
+    """A device's name without the index 0, which OpenVINO writes at times: ``GPU.0`` is ``GPU``."""
+    return device.removesuffix(".0")
+
+
+def _provider(devices: Sequence[str]) -> str:
+    return f"ov:{'+'.join(sorted(devices))}"
 
 
 def _as_text(value: Any) -> str:

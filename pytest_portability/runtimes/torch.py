@@ -180,7 +180,8 @@ class ModuleBuild:
             self._cast = autocast(self.torch, request, self.device)
             self._settings.enter_context(in_force(self.torch, request))
             self._reset_peak()
-            self._foreign_bytes = self._allocated_bytes() - _bytes_on(self.module, self.device)
+            own_bytes = _bytes_on(self.module, self.device)
+            self._foreign_bytes = max(0, self._allocated_bytes() - own_bytes)
             self.module = self.module.to(self.device)
             if request.options.get("channels_last"):
                 self.module = self.module.to(memory_format=self.torch.channels_last)
@@ -357,9 +358,11 @@ class ModuleBuild:
 
 
 def _bytes_on(module: Any, device: Any) -> int:
-    """Bytes of a module's own tensors that lie on devices of that kind already."""
+    """Bytes of a module's own tensors that lie on the device already."""
     tensors = (*module.parameters(), *module.buffers())
-    return sum(t.numel() * t.element_size() for t in tensors if t.device.type == device.type)
+    there = [t for t in tensors if t.device.type == device.type]
+    there = [t for t in there if device.index in (None, t.device.index)]
+    return sum(t.numel() * t.element_size() for t in there)
 
 
 def _fit(module: Any, places: int, names: list[str]) -> None:

@@ -17,6 +17,7 @@ from pytest_portability.errors import Unsupported, UsageError
 from pytest_portability.kernels import KernelPath
 from pytest_portability.models import Arrays
 from pytest_portability.runtimes import Observed, Request
+from pytest_portability.runtimes.tf32 import in_tf32
 from pytest_portability.runtimes.torch import ENVIRONMENT, ModuleBuild, failure, shares_of
 from pytest_portability.runtimes.torch_inductor import (
     Introspection,

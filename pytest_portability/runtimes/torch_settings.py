@@ -198,6 +198,12 @@ def check_precision(torch: Any, request: Request) -> None:
     """
     if reason := refusal(request.precision, request.platform):
         raise Unsupported(reason)
+    if request.precision == "tf32" and not _has_tf32(torch, torch.device(request.handle)):
+        msg = f"tf32: {request.handle} is older than sm_80 and has no TF32"
+        raise Unsupported(msg)
+    if request.precision == "tf32" and tf32.forbidden():
+        msg = "tf32: NVIDIA_TF32_OVERRIDE=0 in the environment switches it off"
+        raise Unsupported(msg)
     module = request.model.value
     dtype = weight_dtype(torch, module)
     if request.precision in {"fp32", "tf32"} and dtype in {torch.float16, torch.bfloat16}:

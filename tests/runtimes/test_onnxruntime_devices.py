@@ -152,7 +152,8 @@ class TestDevices:
             ("gpu:1", "sm_80", "NVIDIA A100-SXM4-80GB"),
         ]
         assert devices[0].memory_bytes == 143771 * 2**20
-        assert devices[0].facts["driver"] == "580.95.05"
+        assert devices[0].facts == {"driver": "580.95.05"}
+        assert devices[0].address == {"pci": "00000000:17:00.0", "uuid": "GPU-aa"}
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
         devices, _ = providers.built_in(available, {"TensorrtExecutionProvider"})
         assert [(d.handle, d.product) for d in devices] == [("gpu:0", "NVIDIA A100-SXM4-80GB")]

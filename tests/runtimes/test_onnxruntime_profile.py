@@ -9,6 +9,7 @@ import onnx
 import onnx_models
 import pytest
 
+from pytest_portability.kernels import KernelPath, effective_precision
 from pytest_portability.runtimes import onnxruntime_profile as profile
 
 
@@ -69,6 +70,60 @@ class TestProfiles:
     def test_running_numbers_and_hashes_are_no_part_of_a_kernel(self, op: str, plain: str) -> None:
         """Or no two builds would compare."""
         assert profile.normal(op) == plain
+
+    @pytest.mark.parametrize(
+        ("op", "provider", "compiling"),
+        [
+            ("TRTKernel_graph_main_12345678901_0_0", "TensorrtExecutionProvider", True),
+            ("MIGraphXKernel", "MIGraphXExecutionProvider", True),
+            ("DmlFusedNode_0_41", "DmlExecutionProvider", False),
+        ],
+    )
+    def test_a_compiled_node_does_not_say_what_it_computes_in(
+        self, op: str, provider: str, compiling: bool
+    ) -> None:
+        """Its tensors are float for an fp16 engine, too; copies beside it keep their type."""
+        events = [
+            run(0, 9),
+            node("n", op, provider, 1, 3, output_type_shape=[{"float": [1]}]),
+            node("m", "MemcpyToHost", provider, 5, 1, output_type_shape=[{"float": [1]}]),
+        ]
+        found = profile.read(events, [], {}, [provider] if compiling else [])
+        assert {u.kernel.role: u.kernel.precision for u in found.uses} == {
+            "compute": "",
+            "move": "fp32",
+        }
+        path = KernelPath(runtime="onnxruntime", uses=found.uses)
+        assert effective_precision(path) == ""
+
+    def test_the_kernels_of_a_compiled_node_tell(self) -> None:
+        """Roles and precisions are those of OpenVINO's own layers."""
+        args = {"ep": "OpenVINOExecutionProvider", "parent_ort_event_name": "n_kernel_time"}
+        layers = [
+            ("FullyConnected", "brgemm_avx512_bf16"),
+            ("Concatenation", "unknown_f32"),
+            ("Reorder", "jit_f32"),
+        ]
+        events = [
+            run(0, 9),
+            node("n", "OpenVINOExecutionProvider_1_0", "OpenVINOExecutionProvider", 1, 3),
+            *(
+                {
+                    "cat": "Kernel",
+                    "name": f"OV::{kind}",
+                    "ts": 2,
+                    "dur": 1,
+                    "args": {**args, "ov_node_type": kind, "ov_exec_type": made},
+                }
+                for kind, made in layers
+            ),
+        ]
+        uses = profile.read(events, [], {}, ["OpenVINOExecutionProvider"]).uses
+        assert [(u.kernel.op, u.kernel.role, u.kernel.precision) for u in uses] == [
+            ("Concatenation", "layout", ""),
+            ("FullyConnected", "compute", "bf16"),
+            ("Reorder", "move", "fp32"),
+        ]
 
     def test_a_fused_chain_is_walked_back_to_its_living_inputs(self) -> None:
         """Gemm of MatMul and Add, whose weights and input are still there."""

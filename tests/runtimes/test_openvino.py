@@ -15,6 +15,7 @@ import pytest
 from pytest_portability import models
 from pytest_portability.errors import (
     BuildError,
+    DoesNotFit,
     ModelError,
     RuntimeUnavailable,
     Unsupported,
@@ -218,6 +219,7 @@ class FakeCore:
             "DEVICE_ARCHITECTURE": "GPU: vendor=0x8086 arch=v12.60.7",
             "GPU_DEVICE_TOTAL_MEM_SIZE": 68719476736,
             "DEVICE_UUID": "8680",
+            "DEVICE_PCI_INFO": SimpleNamespace(domain=0, bus=0x1B, device=0, function=0),
         },
         "NPU": {"FULL_DEVICE_NAME": "Intel(R) AI Boost", "DEVICE_ARCHITECTURE": "4000"},
     }
@@ -248,7 +250,8 @@ class TestDevices:
         _, card, unit = devices
         assert (card.vendor, card.arch, card.platform) == ("intel", "xe-hpc", "xpu")
         assert (card.handle, card.index, card.memory_bytes) == ("GPU.1", 1, 64 * 2**30)
-        assert card.facts == {"openvino": "2026.4.1", "uuid": "8680"}
+        assert card.facts == {"openvino": "2026.4.1"}
+        assert card.address == {"uuid": "8680", "pci": "0000:1b:00.0"}
         assert (unit.arch, unit.platform, unit.product) == ("4000", "npu", "Intel(R) AI Boost")
         (absent,) = absents
         assert absent.name == "openvino GPU.2"
@@ -268,6 +271,55 @@ class TestDevices:
     def test_architectures_have_the_field_s_names(self, text: str, name: str) -> None:
         """As engineers write them in ``-m``."""
         assert adapter.architecture(text) == name
+
+
+class FakeCompiled:
+    """A compiled model of one layer, on the devices given."""
+
+    def __init__(self, *devices: str) -> None:
+        self.devices = devices
+
+    def get_property(self, name: str) -> object:
+        """What OpenVINO answers of a compiled model."""
+        return ["EXECUTION_DEVICES"] if name == "SUPPORTED_PROPERTIES" else list(self.devices)
+
+    def get_runtime_model(self) -> Any:
+        """A layer that is not fed by constants."""
+        facts = {"layerType": "FullyConnected", "runtimePrecision": "f16"}
+        info = {k: SimpleNamespace(astype=lambda _, v=v: v) for k, v in facts.items()}
+        node = SimpleNamespace(
+            get_rt_info=lambda: info, input_values=list, get_friendly_name=lambda: "fc"
+        )
+        return SimpleNamespace(get_ordered_ops=lambda: [node])
+
+
+@pytest.mark.parametrize(
+    ("handle", "devices", "asked", "providers"),
+    [
+        ("GPU", ["GPU.0"], "ov:GPU", {"ov:GPU": 1}),
+        ("GPU.0", ["GPU"], "ov:GPU", {"ov:GPU": 1}),
+        ("GPU.1", ["GPU.1"], "ov:GPU.1", {"ov:GPU.1": 1}),
+        ("GPU", ["CPU"], "ov:GPU", {"ov:CPU": 1}),
+        ("GPU.0", ["GPU.0", "CPU"], "ov:CPU+GPU", {"ov:CPU+GPU": 1}),
+        ("NPU", ["GPU.0", "CPU"], "ov:NPU", {"ov:CPU+GPU": 1}),
+    ],
+)
+def test_a_device_has_one_spelling_and_layers_are_counted_once(
+    handle: str, devices: list[str], asked: str, providers: dict[str, int]
+) -> None:
+    """``GPU`` and ``GPU.0`` are one; who of several ran a layer is not told, and not made up."""
+    fake = SimpleNamespace(get_version=lambda: "2026.4.1-1")
+    compiled = FakeCompiled(*devices)
+    found = adapter._observe(fake, compiled, request(onnx_models.mlp(), handle=handle))
+    assert (found.asked_provider, found.providers) == (asked, providers)
+    assert bool(found.notes) == (len(devices) > 1)
+
+
+def test_out_of_memory_is_told_apart() -> None:
+    """It is a result, not a failure."""
+    with pytest.raises(DoesNotFit, match="could not run it: .*CL_OUT_OF_RESOURCES_MEMORY"):
+        with adapter._translated("run it"):
+            raise RuntimeError("Check 'x' failed at src/a.cpp:3: CL_OUT_OF_RESOURCES_MEMORY")
 
 
 def test_the_cache_is_for_devices_where_compiling_is_slow(runtime: adapter.OpenVino) -> None:

@@ -25,7 +25,7 @@ from pytest_portability.errors import (  # noqa: E402 - after the check for torc
 from pytest_portability.kernels import KernelPath, effective_precision  # noqa: E402
 from pytest_portability.runtimes import Request, load  # noqa: E402
 from pytest_portability.runtimes import torch as adapter  # noqa: E402
-from pytest_portability.runtimes.torch_settings import runs_tf32  # noqa: E402
+from pytest_portability.runtimes.torch_settings import check_precision, runs_tf32  # noqa: E402
 
 
 def _request(module: Any, precision: str = "native", **options: Any) -> Request:
@@ -268,11 +268,77 @@ def test_tf32_shows_by_the_switch_of_the_library(monkeypatch: pytest.MonkeyPatch
     assert not runs_tf32(torch, device, "aten::addmm")
     assert not runs_tf32(torch, device, "aten::native_layer_norm")
     assert not runs_tf32(torch, torch.device("cpu"), "aten::convolution")
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
+    assert not runs_tf32(torch, device, "aten::convolution")
+    monkeypatch.delenv("NVIDIA_TF32_OVERRIDE")
     monkeypatch.setattr(torch.version, "hip", "7.1")
     assert not runs_tf32(torch, device, "aten::convolution")
     monkeypatch.setattr(torch.version, "hip", None)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (7, 5))
     assert not runs_tf32(torch, device, "aten::convolution")
+
+
+@pytest.mark.parametrize(
+    ("capability", "override", "words"),
+    [((7, 5), "", "older than sm_80"), ((9, 0), "0", "NVIDIA_TF32_OVERRIDE=0")],
+)
+def test_tf32_is_refused_where_the_card_or_the_environment_has_none(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], override: str, words: str
+) -> None:
+    """A skip with its reason, not a placement failure."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: capability)
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", override)
+    model = torch_models.model(seeded(torch_models.Mlp))
+    request = Request(model=model, handle="cuda:0", platform="cuda", precision="tf32")
+    with pytest.raises(Unsupported, match=words):
+        check_precision(torch, request)
+
+
+class Allocator:
+    """``torch.accelerator`` of a device that had something on it before the build."""
+
+    def __init__(self, held: int) -> None:
+        self.now = self.peak = held
+
+    def memory_allocated(self, _device: object) -> int:
+        """What is given out."""
+        return self.now
+
+    def max_memory_allocated(self, _device: object) -> int:
+        """The most since the last reset."""
+        return self.peak
+
+    def reset_peak_memory_stats(self, _device: object) -> None:
+        """Begin anew at what is held."""
+        self.peak = self.now
+
+
+def test_device_memory_is_the_build_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the yardstick's matrices; but weights that lay on the device already are its own."""
+    module = seeded(torch_models.Mlp)
+    monkeypatch.setattr(module, "to", lambda *_, **__: module)
+    for here, own in (("cpu", 0), ("cuda", 400)):
+        allocator = Allocator(held=1000 + own)
+        monkeypatch.setattr(torch, "accelerator", allocator)
+        monkeypatch.setattr(adapter, "_bytes_on", lambda *_, own=own: own)
+        model = torch_models.model(module)
+        with closing(
+            adapter.ModuleBuild(Request(model=model, handle="cuda:0", platform="cuda"))
+        ) as build:
+            allocator.now = 1400
+            allocator.peak = 1900
+            assert build.device_memory_bytes() == 900, here
+            allocator.peak = 500
+            assert build.device_memory_bytes() == 0
+
+
+def test_tensors_on_the_device_are_counted_once() -> None:
+    """Shared weights are one tensor; another device's are not there."""
+    module = torch.nn.Linear(3, 2)
+    assert adapter._bytes_on(module, torch.device("cpu")) == 4 * (3 * 2 + 2)
+    assert adapter._bytes_on(module, torch.device("cuda:0")) == 0
+    both = torch.nn.Sequential(module, module)
+    assert adapter._bytes_on(both, torch.device("cpu")) == 4 * (3 * 2 + 2)
 
 
 @pytest.mark.parametrize(

@@ -89,8 +89,8 @@ def test_an_h200_is_an_nvidia_target(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (first.arch, first.platform, first.memory_bytes) == ("sm_90", "cuda", 150_109_880_320)
     assert first.handles == {"torch": "cuda:0", "torch.compile": "cuda:0"}
     assert first.facts["cuda"] == "13.0"
-    assert first.facts["pci"] == "0000:1b:00.0"
-    assert first.facts["uuid"] == "6d8b1c5e-0000-1111-2222-333344445555"
+    assert first.address["pci"] == "0000:1b:00.0"
+    assert first.address["uuid"] == "6d8b1c5e-0000-1111-2222-333344445555"
     assert absents["rocm"] == "torch 2.13.0 has no ROCm build"
     assert "cuda" not in absents
 

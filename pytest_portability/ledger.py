@@ -17,6 +17,8 @@ from pytest_portability.records import Accepted, Key, Record
 from pytest_portability.report import Entry, Report
 from pytest_portability.run import Absentee
 
+UNCHECKED = "the test asked for portability and never called check: nothing was measured"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Updates:

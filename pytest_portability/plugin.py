@@ -364,8 +364,11 @@ class RunHooks:
         if asked is None:
             return report
         entries = item.stash.get(entries_key, None)
-        if entries is None and call.excinfo is not None:
-            reason = str(call.excinfo.value) or call.excinfo.typename
+        if entries is None and (call.excinfo or call.when == "call"):
+            why = call.excinfo
+            reason = str(why.value) or why.typename if why else ledger.UNCHECKED
+            if why is None:
+                report.outcome, report.longrepr = "failed", reason
             skipped = report.skipped and not hasattr(report, "wasxfail")
             entry = ledger.unmeasured(item.nodeid, _name(item), asked, reason, skipped=skipped)
             entries = [replace(entry, worker=self._worker)]
@@ -406,8 +409,6 @@ class RunHooks:
             else:
                 vars(report).pop("wasxfail", None)
                 report.outcome, report.longrepr = "failed", "\n".join(problems)
-
-    # -- the whole run
 
     def pytest_report_collectionfinish(self) -> str | None:
         """Say what is here, once it is known."""

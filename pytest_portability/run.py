@@ -202,8 +202,9 @@ def _no_runtime(found: Discovery, target: Target, pattern: str) -> str:
 
 
 def commit_of(directory: Path) -> str:
-    """Abbreviated git commit checked out there, empty outside a repository or without git."""
-    command = ["git", "-C", str(directory), "rev-parse", "--short=12", "HEAD"]
+    """Git commit checked out there, ``-dirty`` if files differ; empty without git or repository."""
+    describe = ["describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    command = ["git", "-C", str(directory), *describe]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):

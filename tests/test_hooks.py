@@ -119,6 +119,27 @@ def test_the_environment_reaches_the_child_and_is_recorded(
     assert record.options["env.OMP_NUM_THREADS"] == "3"
 
 
+def test_a_conftest_speaks_for_the_tests_below_it_only(project: Project) -> None:
+    """A variable or a cause of one directory is none of another's."""
+    quiet = "def test_it(portability): portability.check('m.onnx', None, name='regressed')"
+    project.make(quiet)
+    loud = """
+    from pytest_portability import Cause
+
+    def pytest_portability_causes(config, comparison):
+        return [Cause(kind="graph", summary="the loud one")]
+
+    def pytest_portability_environment(config, environment):
+        environment["not=a variable"] = 1
+    """
+    project.write({"loud/conftest.py": loud, "loud/test_loud.py": quiet})
+    _, items = project.report("--import-mode=importlib")
+    said, other = ((i["reason"], i["causes"]) for i in sorted(items, key=lambda i: i["nodeid"]))
+    assert "not=a variable" in said[0]
+    assert other[0] == "regressed on purpose"
+    assert "the loud one" not in str(other)
+
+
 @pytest.mark.parametrize("bad", ["environment['A'] = 1", "environment[1] = 'a'"])
 def test_what_is_no_variable_fails_the_item(project: Project, bad: str) -> None:
     """It names the hook and what it set."""

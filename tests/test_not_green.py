@@ -22,7 +22,7 @@ def test_it(portability):
         (UNSUPPORTED, "1 × skipped on purpose"),
         (f"@pytest.mark.skip(reason='not today'){CHECK}", "1 × not today"),
         ("def test_other(): pass", "no test that ran called portability.check"),
-        ("def test_it(portability): pass", "no test that ran called portability.check"),
+        ("def test_it(portability): pass", "the test asked for portability and never called"),
         (
             f"@pytest.mark.portability(targets=['amd-*', 'nvidia']){CHECK}",
             "no target here matches 'amd-*'; here: cpu-",
@@ -41,6 +41,16 @@ def test_nothing_measured_is_not_green(project: Project, test: str, reason: str)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert "nothing was measured, so this run is not green: " in flat(result)
     assert reason in flat(result)
+
+
+def test_an_item_that_never_calls_check_fails_beside_one_that_does(project: Project) -> None:
+    """``if portability.batch > 4: return`` is no measurement."""
+    project.make(f"{CHECK}\ndef test_other(portability): pass\n")
+    result = project.run("--portability")
+    result.assert_outcomes(passed=1, failed=1)
+    assert "the test asked for portability and never called check: nothing was measured" in flat(
+        result
+    )
 
 
 def test_nothing_collected_is_pytests_own_code(project: Project) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from pytest_portability import hookspec, settings
+from pytest_portability.kernels import Kernel, KernelUse
+from pytest_portability.records import Accepted, Figures, ModelVersion, Parity
 from pytest_portability.verdicts import POLICY
 
 ROOT = Path(__file__).parents[1]
@@ -78,6 +81,18 @@ def test_every_option_is_in_the_table_and_no_other() -> None:
 def test_every_argument_of_the_marker_is_in_the_table_and_no_other() -> None:
     found = {name for cell in table_rows("argument") for name in re.findall(r"\w+", cell)}
     assert found == {d.name for d in settings.DECLARED.values() if d.marker}
+
+
+def test_every_key_of_the_record_schema_is_named() -> None:
+    """Axes are spelt out: ``wall`` as ``wall_s``, ``wall_ratio``, ``wall_spread_rel``."""
+    text = README.read_text(encoding="utf-8")
+    schema = text[text.index("## Records") : text.index("## Targets, runtimes, precisions")]
+    latencies = {"latency_p90_s", "latency_p99_s"}  # listed by their ends
+    kinds = (Figures, Parity, KernelUse, Kernel, Accepted, ModelVersion)
+    names = (
+        {f.name for kind in kinds for f in fields(kind)} - {"wall", "busy", "kernel"} - latencies
+    )
+    assert [name for name in sorted(names) if f"`{name}`" not in schema.replace(".", "")] == []
 
 
 def test_every_verdict_is_in_the_table_in_order() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -24,12 +22,10 @@ from pytest_portability.errors import (
     Unsupported,
     UsageError,
 )
-from pytest_portability.kernels import Kernel, KernelPath, KernelUse, effective_precision
-from pytest_portability.runtimes import Observed, Request, load, tf32
+from pytest_portability.kernels import KernelPath, effective_precision
+from pytest_portability.runtimes import Observed, Request, load
 from pytest_portability.runtimes import onnxruntime as adapter
-from pytest_portability.runtimes import onnxruntime_options as options_module
 from pytest_portability.runtimes import onnxruntime_providers as providers
-from pytest_portability.runtimes import onnxruntime_session as session_module
 from runtimes.subjects import mlp_inputs, mlp_outputs
 
 ort = pytest.importorskip("onnxruntime")
@@ -247,122 +243,6 @@ class TestCpu:
         assert runtime.build(request(onnx_models.quantised())).observed().precision == ""
 
 
-class FakeOrt:
-    """What ``open_session`` needs of ONNX Runtime; refuses a provider option it does not know."""
-
-    def __init__(self, unknown: str = "") -> None:
-        self.unknown = unknown
-        self.given: list[dict[str, str]] = []
-
-    def InferenceSession(  # noqa: N802 - ONNX Runtime's name
-        self, source: object, options: object, *, providers: Any, enable_fallback: int
-    ) -> object:
-        """Keep the provider's options."""
-        del source, options, enable_fallback
-        ((_, given),) = providers
-        self.given.append(given)
-        if self.unknown in given:
-            msg = f'Unknown provider option: "{self.unknown}".'
-            raise RuntimeError(msg)
-        return object()
-
-
-class TestCaches:
-    """What a provider compiled is kept for the next repeat."""
-
-    @staticmethod
-    def given(ort: FakeOrt, short: str, asked: Request) -> list[dict[str, str]]:
-        """Provider options of each session that was tried."""
-        provider = providers.named(short)
-        chosen = options_module.in_force(provider, asked)
-        session_module.open_session(
-            ort, session_module.Choice(provider), asked, chosen, lambda: None
-        )
-        assert not any("portability-cache" in text for text in chosen.as_text().values())
-        return ort.given
-
-    @staticmethod
-    def asked(folder: Path, made: onnx.ModelProto, **more: Any) -> Request:
-        """A request for a card."""
-        model = models.load(made)
-        return Request(model=model, handle="gpu:0", cache_dir=str(folder), **more)
-
-    def test_tensorrt_keeps_timings_and_engines_of_fixed_shapes(self, tmp_path: Path) -> None:
-        """In a folder for this model; an engine of a symbolic shape would depend on its history."""
-        folder = tmp_path / "portability-cache"
-        made = onnx_models.mlp()
-        (first,) = self.given(FakeOrt(), "tensorrt", self.asked(folder, made, platform="cuda"))
-        assert first["trt_timing_cache_enable"] == "1"
-        assert Path(first["trt_timing_cache_path"]).is_dir()
-        assert "trt_engine_cache_enable" not in first
-        made.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 2
-        (fixed,) = self.given(FakeOrt(), "tensorrt", self.asked(folder, made, platform="cuda"))
-        assert fixed["trt_engine_cache_enable"] == "1"
-        assert Path(fixed["trt_engine_cache_path"]).is_dir()
-        assert fixed["trt_engine_cache_path"] != first["trt_timing_cache_path"]
-
-    def test_other_weights_precisions_and_options_have_other_folders(self, tmp_path: Path) -> None:
-        """Providers name what they store by the graph's names alone."""
-        made, other = onnx_models.mlp(), onnx_models.mlp()
-        weights = other.graph.initializer[0]
-        changed = onnx.numpy_helper.to_array(weights) + 1
-        weights.CopyFrom(onnx.numpy_helper.from_array(changed, weights.name))
-        requests = [
-            self.asked(tmp_path, made, platform="rocm"),
-            self.asked(tmp_path, made, platform="rocm"),
-            self.asked(tmp_path, other, platform="rocm"),
-            self.asked(tmp_path, made, platform="rocm", precision="fp16"),
-            self.asked(tmp_path, made, platform="rocm", options={"provider": {"x": "1"}}),
-        ]
-        found = [self.given(FakeOrt(), "migraphx", asked)[0] for asked in requests]
-        folders = [given["migraphx_model_cache_dir"] for given in found]
-        assert folders[0] == folders[1]
-        assert len(set(folders)) == 4
-
-    def test_what_the_user_set_stays(self, tmp_path: Path) -> None:
-        """Folder and device table alike."""
-        mine = {"provider": {"migraphx_model_cache_dir": "/mine"}}
-        asked = self.asked(tmp_path, onnx_models.mlp(), platform="rocm", options=mine)
-        assert self.given(FakeOrt(), "migraphx", asked) == [{"migraphx_model_cache_dir": "/mine"}]
-        asked = self.asked(tmp_path, onnx_models.mlp(), platform="xpu", precision="fp16")
-        (given,) = self.given(FakeOrt(), "openvino", asked)
-        card = json.loads(given["load_config"])["GPU"]
-        assert card["INFERENCE_PRECISION_HINT"] == "f16"
-        assert card["CACHE_DIR"].startswith(str(tmp_path))
-
-    def test_a_build_that_lacks_the_option_goes_without(self, tmp_path: Path) -> None:
-        """An unknown provider option is an error, so it is tried again."""
-        asked = self.asked(tmp_path, onnx_models.mlp(), platform="rocm")
-        tried = self.given(FakeOrt("migraphx_model_cache_dir"), "migraphx", asked)
-        assert len(tried) == 2
-        assert tried[1] == {"device_id": "0"}
-        with pytest.raises(RuntimeError, match="Unknown provider option"):
-            self.given(
-                FakeOrt("bad"),
-                "migraphx",
-                replace(asked, options={"provider": {"bad": "1"}}),
-            )
-
-    def test_external_weights_are_part_of_a_model(self, tmp_path: Path) -> None:
-        """By size and time: they may be huge."""
-        path = onnx_models.save_external(onnx_models.mlp(), tmp_path / "net.onnx")
-        asked = Request(
-            model=models.load(path), handle="gpu:0", platform="rocm", cache_dir=str(tmp_path)
-        )
-        (first,) = self.given(FakeOrt(), "migraphx", asked)
-        (data,) = (f for f in tmp_path.iterdir() if f.is_file() and f != path)
-        os.utime(data, (1, 1))
-        (second,) = self.given(FakeOrt(), "migraphx", asked)
-        assert first != second
-
-    def test_nothing_is_kept_without_a_folder_or_on_a_cpu(self, tmp_path: Path) -> None:
-        """There compiling is quick."""
-        asked = self.asked(tmp_path, onnx_models.mlp(), platform="cpu")
-        assert self.given(FakeOrt(), "openvino", asked) == [{}]
-        without = replace(asked, cache_dir="", platform="rocm")
-        assert self.given(FakeOrt(), "migraphx", without) == [{"device_id": "0"}]
-
-
 class TestErrors:
     """Every failure says what was asked, what was found and what to do."""
 
@@ -545,139 +425,3 @@ def _openvino_cpu_has(capability: str) -> bool:
         if entry.ep_name == "OpenVINOExecutionProvider"
     ]
     return any(capability in capabilities for capabilities in found)
-
-
-class TestPrecisions:
-    """How each provider is asked for a precision."""
-
-    @pytest.mark.parametrize(
-        ("runtime", "precision", "switches"),
-        [
-            ("cuda", "fp32", {"use_tf32": "0"}),
-            ("cuda", "tf32", {"use_tf32": "1"}),
-            ("tensorrt", "fp16", {"trt_fp16_enable": "1"}),
-            ("migraphx", "bf16", {"migraphx_bf16_enable": "1"}),
-            ("rocm", "fp16", {}),
-        ],
-    )
-    def test_the_switch_is_the_provider_s(
-        self, runtime: str, precision: str, switches: dict[str, str]
-    ) -> None:
-        """And the user's option of the same name wins."""
-        provider = providers.named(runtime)
-        asked = Request(
-            model=models.Model(kind="onnx", value=None),
-            handle="gpu:0",
-            platform=provider.platform,
-            precision=precision,
-        )
-        assert provider.supports(precision) == ""
-        found = options_module.in_force(provider, asked)
-        assert found.provider == switches
-        assert found.config == {}, "on an accelerator the host's threads may spin"
-
-    def test_the_user_s_device_table_is_merged_with_the_precision(self) -> None:
-        """Both reach OpenVINO through the same option."""
-        asked = Request(
-            model=models.Model(kind="onnx", value=None),
-            handle="cpu",
-            platform="cpu",
-            precision="fp32",
-            options={"provider": {"load_config": {"CPU": {"INFERENCE_NUM_THREADS": 1}}}},
-        )
-        found = options_module.in_force(providers.named("openvino"), asked)
-        text = found.provider["load_config"]
-        assert '"CPU": {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1}' in text
-
-    def test_files_are_converted_where_there_is_no_switch(self) -> None:
-        """The CUDA provider computes in the file's types, TensorRT is told."""
-        assert adapter.runtime("onnxruntime.cuda").converted == ("bf16", "fp16")
-        assert adapter.runtime("onnxruntime.tensorrt").converted == ()
-        assert adapter.runtime("onnxruntime.cpu").converted == ()
-
-    def test_what_a_provider_cannot_switch_is_refused_with_a_reason(self) -> None:
-        """Core ML decides by itself; TF32 belongs to NVIDIA."""
-        assert "Core ML picks" in adapter.runtime("onnxruntime.coreml").supports("fp32", "mps")
-        assert adapter.runtime("onnxruntime.rocm").supports("tf32", "rocm") == (
-            "TF32 is a mode of NVIDIA GPUs"
-        )
-
-    def test_tensorrt_in_fp32_needs_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """No option switches its TF32 off."""
-        provider = providers.named("tensorrt")
-        monkeypatch.delenv("NVIDIA_TF32_OVERRIDE", raising=False)
-        assert "NVIDIA_TF32_OVERRIDE=0" in providers.needs_environment(provider, "fp32")
-        monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
-        assert providers.needs_environment(provider, "fp32") == ""
-        assert "switches TF32 off" in providers.needs_environment(provider, "tf32")
-
-    @pytest.mark.parametrize(
-        ("short", "options", "op", "capability", "override", "expected"),
-        [
-            ("cuda", {}, "MatMul", (9, 0), None, True),
-            ("cuda", {"use_tf32": "1"}, "FusedConv", (8, 0), None, True),
-            ("cuda", {"use_tf32": "0"}, "MatMul", (9, 0), None, False),
-            ("cuda", {}, "MatMul", (9, 0), "0", False),
-            ("cuda", {}, "MatMul", (7, 5), None, False),
-            ("cuda", {}, "MatMul", None, None, False),
-            ("cuda", {}, "LayerNormalization", (9, 0), None, False),
-            ("cpu", {}, "MatMul", (9, 0), None, False),
-            ("rocm", {}, "MatMul", (9, 0), None, False),
-        ],
-    )
-    def test_the_cuda_provider_uses_tf32_unless_told_otherwise(
-        self,
-        monkeypatch: pytest.MonkeyPatch,
-        short: str,
-        options: dict[str, str],
-        op: str,
-        capability: tuple[int, int] | None,
-        override: str | None,
-        expected: bool,
-    ) -> None:
-        """Since ONNX Runtime 1.18; the tensors' type says float either way."""
-        monkeypatch.setattr(tf32, "capability", lambda _index: capability)
-        monkeypatch.delenv("NVIDIA_TF32_OVERRIDE", raising=False)
-        if override:
-            monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", override)
-        assert providers.runs_tf32(providers.named(short), 0, options, op) == expected
-
-    def test_kernels_of_the_cuda_provider_say_tf32(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """``native`` and ``tf32`` do, ``fp32`` switches it off; half precision is what it says."""
-        monkeypatch.setattr(tf32, "capability", lambda _index: (9, 0))
-        monkeypatch.delenv("NVIDIA_TF32_OVERRIDE", raising=False)
-        found = {}
-        for asked in ("native", "tf32", "fp32"):
-            made = Request(
-                model=models.Model(kind="onnx", value=None),
-                handle="gpu:0",
-                platform="cuda",
-                precision=asked,
-            )
-            chosen = options_module.in_force(providers.named("cuda"), made)
-            for kind in ("fp32", "fp16"):
-                kernel = Kernel(provider="CUDAExecutionProvider", op="MatMul", precision=kind)
-                use = adapter._in_tf32(KernelUse(kernel=kernel, launches=1), made, chosen)
-                found[asked, kind] = use.kernel.precision
-        assert found == {
-            ("native", "fp32"): "tf32",
-            ("native", "fp16"): "fp16",
-            ("tf32", "fp32"): "tf32",
-            ("tf32", "fp16"): "fp16",
-            ("fp32", "fp32"): "fp32",
-            ("fp32", "fp16"): "fp16",
-        }
-
-    def test_a_card_before_ampere_has_no_tf32(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A skip with its reason, not a placement failure."""
-        monkeypatch.setattr(tf32, "capability", lambda _index: (7, 5))
-        monkeypatch.delenv("NVIDIA_TF32_OVERRIDE", raising=False)
-        asked = Request(
-            model=models.load(onnx_models.mlp()),
-            handle="gpu:0",
-            platform="cuda",
-            precision="tf32",
-        )
-        choice = session_module.Choice(providers.named("cuda"))
-        with pytest.raises(Unsupported, match="tf32: the device is an sm_75; TF32 begins with"):
-            session_module.check_precision(choice, asked)

@@ -418,6 +418,8 @@ def effective_precision(path: KernelPath) -> str:
 
 
 def _contracts(kernel: Kernel) -> bool:
+    if not kernel.precision and not kernel.absorbs:
+        return True  # a compiled subgraph: what is in it may well be most of the work
     return any(_CONTRACTION.search(op) for op in (kernel.op, *kernel.absorbs))
 
 

@@ -354,7 +354,7 @@ class Pipeline:
             runtime=item.runtime,
             handle=target.handles.get(item.runtime.name, ""),
             platform=target.platform,
-            facts=target.facts,
+            address=target.address,
             precision=item.precision,
             options={k: v for k, v in ask.options.items() if k != "opset"},
             inputs=built.subject.inputs,

@@ -11,7 +11,7 @@ from pytest_portability.kernels import KernelPath, effective_precision
 from pytest_portability.models import ModelFacts
 from pytest_portability.parity import Parity
 from pytest_portability.records import Axis, Figures, Key, ModelVersion, Record
-from pytest_portability.runtimes import LIBRARIES, Observed
+from pytest_portability.runtimes import Observed
 from pytest_portability.samples import Measurement, Repeat
 from pytest_portability.targets import Target
 
@@ -150,10 +150,8 @@ def record(
 
 
 def _platform_facts(target: Target) -> dict[str, str]:
-    """Driver and firmware; not the other libraries that also see the device."""
-    if target.platform == "cpu":
-        return {}
-    return {k: v for k, v in target.facts.items() if k not in LIBRARIES}
+    """The driver; not the libraries that also see the device: the build tells its own."""
+    return {name: value for name, value in target.facts.items() if name == "driver"}
 
 
 def _providers(observed: Observed, path: KernelPath) -> dict[str, int]:

@@ -89,7 +89,7 @@ class Job:
         yardstick: torch's name of the accelerator; empty on a CPU, and where torch does not reach
             the device, so that the runtime itself has to do the yardstick's work.
         metric: the task metric, in the first repeat only.
-        facts: of the target; ``uuid`` and ``pci`` say whose sensors to read.
+        address: of the target; ``uuid`` and ``pci`` say whose sensors to read.
     """
 
     source: Source
@@ -104,7 +104,7 @@ class Job:
     cache_dir: str
     yardstick: str = ""
     metric: Metric | None = None
-    facts: Mapping[str, str] = field(default_factory=dict)
+    address: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +126,7 @@ def measure(job: Job) -> Outcome:
     """Build, time, and take outputs, task metric and (if sampled) the kernel path."""
     # Yardstick and sensors first: their own memory must not count as the model's.
     fixed = yardstick.on_device(job.yardstick) if job.yardstick else yardstick.on_cpu()
-    watch = sensors.Watch(job.platform, job.facts)
+    watch = sensors.Watch(job.platform, job.address)
     resident = _Resident()
     request = Request(
         model=_model(job),

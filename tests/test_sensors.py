@@ -755,7 +755,7 @@ def test_a_repeat_reads_them_before_and_after_it_times_and_opens_them_before_it_
         inputs={"x": np.zeros((2, 4, onnx_models.WIDTH), np.float32)},
         sampling=Sampling(seconds=0.01, window_s=0.001, yardstick_s=0.001, warmup_s=0.01),
         cache_dir=str(tmp_path),
-        facts=GPU,
+        address=GPU,
     )
     found = worker.measure(job).repeat.sensors
     assert events[:5] == ["open cpu 0000:1b:00.0", "build", "start", "time", "stop"]

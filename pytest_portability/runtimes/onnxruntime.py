@@ -186,9 +186,10 @@ class OnnxRuntime:
     """The runtime ``onnxruntime.<ep>``.
 
     Attributes:
-        arena_peak_bytes: of the last ``trace``: most bytes in use in the CPU arena during a run;
-            exact and free of noise. None before a trace, where the arena is switched off, or where
-            another provider, whose memory it does not hold, took part.
+        arena_peak_bytes: of the last ``trace``: most bytes in use in the CPU arena during its
+            first run, within a few per cent between processes. None before a trace, where the
+            arena is switched off, or where another provider, whose memory it does not hold, took
+            part.
     """
 
     family = "onnxruntime"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -54,9 +55,9 @@ class Profile:
 
     Attributes:
         uses: kernels with launches per inference; shares are None where times cannot be trusted.
-        arena_peak_bytes: most bytes in use in the arena during a run, with weights that ONNX
-            Runtime repacked; None where it is switched off or another provider, whose memory it
-            does not hold, took part.
+        arena_peak_bytes: most bytes in use in the arena during the first run, with weights that
+            ONNX Runtime repacked; None where it is switched off or another provider, whose memory
+            it does not hold, took part.
         caveats: what this profile cannot tell, one sentence each.
     """
 
@@ -86,7 +87,8 @@ def read(
         compiling: providers whose nodes are compiled subgraphs, which compute as they like.
     """
     runs = sorted((e for e in events if e.get("name") == "model_run"), key=lambda e: e["ts"])
-    start = runs[0]["ts"] + runs[0]["dur"] if len(runs) > 1 else 0
+    first_ends = runs[0]["ts"] + runs[0]["dur"] if runs else math.inf
+    start = first_ends if len(runs) > 1 else 0
     runs = runs[1:] or runs
     timed = [e for e in events if e["ts"] >= start and e.get("cat") in ("Node", "Kernel")]
     containers, opaque = _containers(events), set(compiling)
@@ -103,7 +105,13 @@ def read(
             tally.microseconds[kernel] += 0 if kernel.op in _CONTROL else event["dur"]
     untrusted = sorted({k.provider for k in tally.events} - set(trusted) - _reporting(timed))
     alone = {kernel.provider for kernel in tally.events} == {"CPUExecutionProvider"}
-    peaks = [int(e["args"]["mem_in_use_peak"]) for e in events if alone and _has_peak(e)]
+    # The first run's, which allocates what it needs: later ones reserve it as one block, which the
+    # arena rounds up to one of two sizes by the order of the graph in this process.
+    peaks = [
+        int(e["args"]["mem_in_use_peak"])
+        for e in events
+        if alone and _has_peak(e) and e["ts"] <= first_ends
+    ]
     return Profile(
         uses=_uses(tally, runs, shares=not untrusted),
         arena_peak_bytes=max(peaks, default=None),

@@ -79,6 +79,9 @@ CONFIRM_REPEATS = 3
 """Fewest repeats for a certain loss or gain: on a machine where one process in five is odd, two odd
 ones in a row are no rarity."""
 
+UNCERTAIN = 0.5
+"""Width of the interval of the work per batch beyond which wall time alone decides nothing."""
+
 CONTENTION_LIMIT = 0.10
 """Share of the processor taken by neighbours beyond which wall time says nothing."""
 
@@ -348,6 +351,10 @@ def _unhindered(shown: Comparison, busy: Interval | None, wall: Interval | None)
     if busy and wall and _gained(wall, shown.tolerance):
         judged = [wall]  # more threads: more work for each batch, and done sooner
     verdict, reason, deciding = _certain(shown, judged)
+    if busy and wall and deciding is wall and _wide(busy):
+        # Work per batch that nobody can tell makes a time per batch that nobody should trust: the
+        # build settled in one of several states, as threads that share a core do.
+        return Verdict.INCONCLUSIVE, f"work per batch is too uncertain to judge by: {busy}", busy
     neighbours = shown.contended or 0.0
     wide = verdict is Verdict.INCONCLUSIVE and deciding is wall and neighbours > CONTENTION_MILD
     if busy and wide and wall and wall.value < shown.tolerance:
@@ -356,6 +363,10 @@ def _unhindered(shown: Comparison, busy: Interval | None, wall: Interval | None)
     if verdict is Verdict.REGRESSED and deciding is wall and busy is not None:
         reason += f"; work per batch did not grow with it ({busy}): host-bound or less parallel"
     return verdict, reason, deciding
+
+
+def _wide(axis: Interval) -> bool:
+    return axis.high - axis.low > UNCERTAIN
 
 
 def _lost(axis: Interval, tolerance: float) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +19,9 @@ from pytest_portability.report import Entry, terminal
 from pytest_portability.runtimes import Runtime
 from pytest_portability.settings import Setting
 from pytest_portability.verdicts import Verdict
+
+MOST_SIZE = 2**63
+"""Beyond it a TOML file cannot hold the number."""
 
 
 class Host(Protocol):
@@ -145,7 +150,7 @@ class Portability:
         __tracebackhide__ = True
         try:
             ask = self._ask(
-                name=name or self._name,
+                name=self._name if name is None else _line("name", name),
                 model=self._located(model),
                 inputs=inputs,
                 metric=metric,
@@ -154,7 +159,7 @@ class Portability:
                 profile=_profile(profile),
                 options=_mapping("options", options),
                 items=_items(items, self._item.batch),
-                unit=unit,
+                unit=_line("unit", unit),
             )
         except PortabilityError as exc:
             wrong = str(exc)
@@ -252,22 +257,41 @@ def _mapping(what: str, value: Any) -> Mapping[Any, Any]:
 
 
 def _profile(value: Any) -> dict[str, int]:
-    named = _mapping("profile", value)
+    named = {name: _whole(size) for name, size in _mapping("profile", value).items()}
     for name, size in named.items():
-        whole = isinstance(size, int) and not isinstance(size, bool)
-        if not (isinstance(name, str) and name.isidentifier() and whole):
+        spelt = isinstance(name, str) and name.isidentifier() and not name[-1].isdigit()
+        if not spelt or size is None or not 1 <= size < MOST_SIZE:
             msg = (
-                f"profile= of portability.check has {name!r}: {size!r}; expected the name of a "
-                "dimension and its size, an integer"
+                f"profile= of portability.check has {name!r}: {value[name]!r}; expected the name "
+                "of a dimension, without a digit at its end, and its size, a whole number from 1 on"
             )
             raise UsageError(msg)
-    return dict(named)
+    return {name: size for name, size in named.items() if size is not None}
+
+
+def _whole(value: Any) -> int | None:
+    """A whole number of any library; None for everything else."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
 
 
 def _items(value: Any, batch: int) -> float:
     if value is None:
         return batch
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-        msg = f"items= of portability.check is {value!r}; expected a number above 0"
+    try:
+        items = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        items = math.nan
+    if not 0 < items < math.inf:
+        msg = f"items= of portability.check is {value!r}; expected a finite number above 0"
+        raise UsageError(msg)
+    return items
+
+
+def _line(what: str, value: Any) -> str:
+    if not isinstance(value, str) or not value or not value.isprintable():
+        msg = f"{what}= of portability.check is {value!r}; expected a line of text"
         raise UsageError(msg)
     return value

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import inspect
 import sys
+import sysconfig
+import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_portability import onnx_graph
-from pytest_portability.errors import InputsError, ModelError
+from pytest_portability.errors import InputsError, ModelError, PortabilityError
 
 Array = npt.NDArray[Any]
 Arrays = dict[str, Array]
@@ -104,10 +106,18 @@ def load(source: object, *, name: str = "model") -> Model:
         name: the model's name, for messages.
 
     Raises:
-        ModelError: no such file, not ONNX, data missing, op-set too new, or another type of object.
+        ModelError: no such file, not ONNX, data missing, op-set too new, another type of object,
+            or a factory that raised.
     """
     if callable(source) and not isinstance(source, type) and not _is_torch(source):
-        made = source()
+        try:
+            made = source()
+        except (PortabilityError, MemoryError):
+            raise
+        except BaseException as exc:  # sys.exit() too: it would end the process without a word
+            factory = getattr(source, "__name__", None) or repr(source)
+            msg = f"{name}: the factory {factory} raised {raised(exc)}"
+            raise ModelError(msg) from exc
         if callable(made) and not _is_torch(made):
             msg = f"{name}: the factory {source!r} returned another callable; it must return "
             raise ModelError(msg + _ACCEPTED.partition(", or a callable")[0])
@@ -131,6 +141,20 @@ def _is_torch(source: object) -> bool:
     return torch is not None and isinstance(source, torch.nn.Module)
 
 
+def raised(exc: BaseException) -> str:
+    """What the user's code raised, and on which of its lines where that is known."""
+    # Libraries and this package are not where the user has to look.
+    others = {Path(__file__).parent, *map(Path, map(sysconfig.get_path, ("stdlib", "platstdlib")))}
+    frames = [
+        f"in {frame.name}, line {frame.lineno}"
+        for frame in traceback.extract_tb(exc.__traceback__)
+        if not frame.filename.startswith(("<frozen ", "<__array_function__"))
+        and not {"site-packages", "dist-packages"} & {*Path(frame.filename).parts}
+        and not others & {*Path(frame.filename).parents}
+    ]
+    return f"{type(exc).__name__}: {exc}" + (f" ({frames[-1]})" if frames else "")
+
+
 # --- describing ---------------------------------------------------------------------------------
 
 
@@ -147,7 +171,7 @@ def _describe_onnx(model: Model) -> ModelFacts:
     base = str(model.path.parent) if model.path else ""
     excluded = onnx_graph.quantisation_parameters(proto)
     weights = [
-        (tensor.name, _array(tensor, base))
+        (tensor.name, _array(tensor, base, model.path))
         for graph in onnx_graph.graphs(proto)
         for tensor in graph.initializer
         if tensor.name not in excluded
@@ -200,11 +224,15 @@ class _Bytes:
     data: bytes | memoryview
 
 
-def _array(tensor: Any, base: str) -> _Bytes:
+def _array(tensor: Any, base: str, path: Path | None) -> _Bytes:
     from onnx import numpy_helper
 
-    array = numpy_helper.to_array(tensor, base_dir=base)
-    return _bytes(array)
+    try:
+        return _bytes(numpy_helper.to_array(tensor, base_dir=base))
+    except (KeyError, TypeError, ValueError) as exc:
+        found = f"dims {[*tensor.dims]}, {type(exc).__name__}: {exc}"
+        msg = f"{path or 'the given ModelProto'}: weight {tensor.name!r} is corrupt ({found})"
+        raise ModelError(msg) from exc
 
 
 def _bytes(array: Array) -> _Bytes:
@@ -288,7 +316,8 @@ def bind(
 
     Args:
         inputs: mapping by name (keyword arguments of a torch module), or sequence in the model's
-            order; NumPy arrays of exactly the model's dtypes. They are not copied.
+            order; NumPy arrays of exactly the model's dtypes. They are not copied, but
+            for those in another byte order than this machine's.
         facts: of the model.
         batch: the item's batch, which the leading dimension of at least one input must be (the
             dimension named after the batch, where the model has one elsewhere); None to skip.
@@ -371,7 +400,9 @@ def _sequence(inputs: object) -> Sequence[Any]:
 
 def _is_array(name: str, value: object) -> Array:
     if isinstance(value, (np.ndarray, np.generic)):
-        return np.asarray(value)
+        array = np.asarray(value)
+        # ONNX Runtime reads the bytes of another order as they are.
+        return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
     advice = "use its .numpy()" if hasattr(value, "numpy") else "use numpy.asarray(value, dtype)"
     msg = f"input {name!r} must be a NumPy array; given was {_kind(value)}: {advice}"
     raise InputsError(msg)
@@ -455,5 +486,6 @@ __all__ = [
     "describe",
     "digest",
     "load",
+    "raised",
     "signature",
 ]

@@ -15,6 +15,7 @@ from pytest_portability.models import Array, Arrays, digest
 SKETCH_REL = 0.25
 """How far a distance from sketches may be off, either way (measured 0.78–1.21)."""
 
+_LONE = {"output", "output_0"}
 _BUCKETS = 64
 _CHUNK = 1 << 18  # a multiple of 8, the hashes of one 64-bit word; 2 MiB of float64 stay in cache
 
@@ -79,10 +80,10 @@ class Differences:
 
     @property
     def worst_rel(self) -> float:
-        """The largest error over the outputs; infinite where one could not be compared."""
+        """The largest error over the outputs; infinite where one, or none, could be compared."""
         if self.problems:
             return math.inf
-        return max((d.error_rel for d in self.outputs), default=0.0)
+        return max((d.error_rel for d in self.outputs), default=math.inf)
 
     @property
     def identical(self) -> bool:
@@ -103,6 +104,9 @@ class Differences:
 def error_rel(outputs: Arrays, reference: Arrays) -> Differences:
     """Hold outputs against a reference.
 
+    A lone output may be called ``output`` on one side and ``output_0`` on the other: a reference
+    given as a list of one does not know whether the module returns a tensor or a tuple of one.
+
     A reference in float64 for a build in float32 is as it should be: only the kind of dtype
     (floating, integer, boolean, text) has to agree here.
 
@@ -111,6 +115,10 @@ def error_rel(outputs: Arrays, reference: Arrays) -> Differences:
         reference: the same names; only read.
     """
     problems: list[str] = []
+    if not outputs and not reference:
+        problems.append("there is no output to compare")
+    if len(outputs) == len(reference) == 1 and {*outputs, *reference} == _LONE:
+        reference = dict(zip(outputs, reference.values(), strict=True))
     if set(outputs) == set(reference) and list(outputs) != list(reference):
         problems.append(f"outputs are in the order {[*outputs]}, the reference's in {[*reference]}")
     problems += [f"output {n!r} of the reference is missing" for n in reference if n not in outputs]

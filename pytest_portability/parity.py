@@ -383,10 +383,10 @@ def _output_change(now: Parity, then: Parity, name: str, allowed: float) -> tupl
 def _metrics(
     now: Mapping[str, float], then: Mapping[str, float], limits: Limits, notes: list[str]
 ) -> tuple[str, ...]:
-    """Task metrics that moved, one sentence each; NaN equals NaN."""
-    notes += [f"metric {n!r} of the record was not measured" for n in then if n not in now]
+    """Task metrics that moved or are gone, one sentence each; NaN equals NaN."""
     notes += [f"metric {n!r} = {now[n]:.5g} is not in the record" for n in now if n not in then]
-    failures = []
+    # Not a note: leaving the metric out would switch the gate off in silence.
+    failures = [f"metric {n!r} of the record was not measured" for n in then if n not in now]
     for name in (n for n in now if n in then):
         a, b = now[name], then[name]
         if a == b or (math.isnan(a) and math.isnan(b)):

@@ -10,7 +10,6 @@ import contextlib
 import copy
 import logging
 import pickle
-import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -98,7 +97,9 @@ def describe(source: Source, batch: int, fits: int) -> Subject:
 
     Raises:
         ModelError: the model cannot be read.
-        InputsError: the inputs do not fit it, or making them raised.
+        InputsError: the inputs do not fit it, making them or the reference raised, or the
+            reference gives no arrays.
+        DoesNotFit: making the inputs or the reference ran out of memory.
     """
     model = source.load()
     facts = models.describe(model)
@@ -138,18 +139,38 @@ def _make_inputs(given: Any, batch: int) -> Inputs:
         return ready
     try:
         made: Inputs = given(batch, np.random.default_rng(INPUT_SEED))
-    except PortabilityError:
-        raise
     except Exception as exc:
-        msg = f"inputs(batch={batch}, rng) raised {type(exc).__name__}: {exc} ({where(exc)})"
-        raise InputsError(msg) from exc
+        raise users_failure(exc, f"inputs(batch={batch}, rng)", InputsError) from exc
     return made
 
 
+def users_failure(exc: Exception, what: str, kind: type[PortabilityError]) -> PortabilityError:
+    """Translate what the user's own function raised.
+
+    Args:
+        exc: the exception.
+        what: the function, as the user knows it.
+        kind: of error where it is neither one of ours nor out of memory.
+    """
+    if isinstance(exc, PortabilityError):
+        return exc
+    msg = f"{what} raised {models.raised(exc)}"
+    unfit = isinstance(exc, MemoryError) or type(exc).__name__ == "OutOfMemoryError"  # torch's
+    return DoesNotFit(msg) if unfit else kind(msg)
+
+
 def _own_reference(given: Any, inputs: Arrays, facts: ModelFacts) -> Arrays:
-    outputs = given(inputs) if callable(given) else given
+    outputs = given
+    if callable(given):
+        try:
+            outputs = given(inputs)
+        except Exception as exc:
+            raise users_failure(exc, "reference", InputsError) from exc
+    if outputs is None or (isinstance(outputs, (Mapping, list, tuple)) and not outputs):
+        msg = f"reference= gives no outputs: {outputs!r}"
+        raise InputsError(msg)
     if isinstance(outputs, Mapping):
-        return {str(name): np.asarray(value) for name, value in outputs.items()}
+        return {str(name): _reference_array(str(name), value) for name, value in outputs.items()}
     many = isinstance(outputs, (list, tuple))
     values = list(outputs) if many else [outputs]
     names = [spec.name for spec in facts.outputs]
@@ -158,7 +179,15 @@ def _own_reference(given: Any, inputs: Arrays, facts: ModelFacts) -> Arrays:
     if len(names) != len(values):
         msg = f"reference= gives {len(values)} outputs, the model has {len(names)}: {names}"
         raise InputsError(msg)
-    return {name: np.asarray(value) for name, value in zip(names, values, strict=True)}
+    return {name: _reference_array(name, value) for name, value in zip(names, values, strict=True)}
+
+
+def _reference_array(name: str, value: Any) -> models.Array:
+    try:
+        return np.asarray(value)
+    except (RuntimeError, TypeError, ValueError) as exc:  # ragged lists; tensors on a device
+        msg = f"reference= output {name!r} is no array: {type(exc).__name__}: {exc}"
+        raise InputsError(msg) from exc
 
 
 def _reference(model: Model, inputs: Arrays) -> Reference:
@@ -243,9 +272,3 @@ def unpickle(path: Path) -> Any:
             "importable there, or define what is needed in the test's own file"
         )
         raise ModelError(msg) from exc
-
-
-def where(exc: BaseException) -> str:
-    """The user's line that raised; functions that travelled by value have lost their file."""
-    frame = traceback.extract_tb(exc.__traceback__)[-1]
-    return f"in {frame.name}, line {frame.lineno}"

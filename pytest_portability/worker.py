@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -13,13 +14,13 @@ from typing import Any
 import psutil
 
 from pytest_portability import convert, models, sensors, yardstick
-from pytest_portability.errors import BuildError, PortabilityError
+from pytest_portability.errors import BuildError
 from pytest_portability.kernels import KernelPath
 from pytest_portability.measure import Stopwatch
 from pytest_portability.models import Arrays, Model
 from pytest_portability.runtimes import Build, Request, Runtime, library
 from pytest_portability.samples import Memory, Repeat, Sampling
-from pytest_portability.subject import Inputs, Source, torch_module, where
+from pytest_portability.subject import Inputs, Source, torch_module, users_failure
 from pytest_portability.targets import Absent, Device
 from pytest_portability.yardstick import Yardstick
 
@@ -211,17 +212,22 @@ def _metrics(metric: Metric | None, build: Build, model: Model) -> dict[str, flo
 
     try:
         value = metric(predict)
-    except PortabilityError:
-        raise
     except Exception as exc:
-        msg = f"metric raised {type(exc).__name__}: {exc} ({where(exc)})"
-        raise BuildError(msg) from exc
+        raise users_failure(exc, "metric", BuildError) from exc
     named = value if isinstance(value, Mapping) else {"metric": value}
-    try:
-        return {str(name): float(figure) for name, figure in named.items()}
-    except (TypeError, ValueError) as exc:
-        msg = f"metric gave {value!r}; expected a number or a mapping from name to number"
-        raise BuildError(msg) from exc
+    figures: dict[str, float] = {}
+    for name, figure in named.items():
+        try:
+            figures[str(name)] = float(figure)
+        except OverflowError:
+            figures[str(name)] = math.inf
+        except (TypeError, ValueError) as exc:
+            msg = f"metric gave {value!r}; expected a number or a mapping from name to number"
+            raise BuildError(msg) from exc
+        if not math.isfinite(figures[str(name)]):
+            msg = f"metric {str(name)!r} is {figures[str(name)]}; a task metric must be finite"
+            raise BuildError(msg)
+    return figures
 
 
 class _Resident:

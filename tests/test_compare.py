@@ -374,6 +374,14 @@ def test_little_contention_excuses_a_wide_wall_interval_but_no_certain_loss() ->
     assert against(slower(1.0, wall=1.4), contended=0.08).verdict is Verdict.REGRESSED
 
 
+def test_wall_time_alone_decides_nothing_where_the_work_per_batch_is_unknown() -> None:
+    """Small work on two threads settles in one of two states, four times apart in wall time."""
+    states = figures(steady(10, 2, 0.9), steady(30, 2, 0.001))
+    some = decide(record(figures=states), RECORD, measurement=measurement())
+    assert some.verdict is Verdict.INCONCLUSIVE
+    assert some.reason.startswith("work per batch is too uncertain to judge by: ")
+
+
 def test_fading_with_unchanged_work_is_inconclusive() -> None:
     some = against(RECORD, fading=0.3)
     assert some.verdict is Verdict.INCONCLUSIVE

@@ -518,7 +518,7 @@ def test_repeats_that_differ_are_noted_or_fail() -> None:
             ("metric 'loss' is 0.001, the record's 0 (allowed: ±1e-06)",),
             (),
         ),
-        ({}, {"auc": 0.5}, (), ("metric 'auc' of the record was not measured",)),
+        ({}, {"auc": 0.5}, ("metric 'auc' of the record was not measured",), ()),
         ({"auc": 0.5}, {}, (), ("metric 'auc' = 0.5 is not in the record",)),
     ],
 )

@@ -715,7 +715,7 @@ def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RecordError) as error:
         read(path)
     assert str(error.value) == (
-        f"{path}: cannot be read (Is a directory); check the path and its permissions"
+        f"{path}: is not a file; correct it, or restore the file from version control"
     )
     path.rmdir()
     path.write_bytes(b"# caf\xe9\n")
@@ -947,3 +947,46 @@ def test_another_model_is_never_close() -> None:
     key = replace(a_record().key, model="bert")
     assert closest(shelf(), key, "sm_90", "nvidia") is None
     assert closest({a_record().key: a_record()}, a_record().key, "x86_64", "cpu") is None
+
+
+RACER = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+from pytest_portability.records import read, write
+
+path, start = Path(sys.argv[1]), int(sys.argv[2])
+(record,) = list(read(path).values())[:1]
+for batch in range(start, start + 8):
+    key = replace(record.key, batch=batch)
+    write(path, {key: replace(record, key=key)})
+"""
+
+
+def test_two_processes_that_update_at_once_lose_no_row(tmp_path: Path) -> None:
+    """Each reads the file, adds its row and replaces the file: one at a time."""
+    path = put(tmp_path, a_record(batch=1))
+    racers = [
+        subprocess.Popen([sys.executable, "-c", RACER, str(path), str(start)])
+        for start in (100, 200)
+    ]
+    assert [racer.wait(60) for racer in racers] == [0, 0]
+    assert len(read(path)) == 17
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+def test_what_could_not_be_read_again_is_not_written(tmp_path: Path) -> None:
+    path = put(tmp_path, a_record())
+    before = path.read_bytes()
+    wrong = replace(a_record(), commit=5)  # type: ignore[arg-type] # on purpose
+    with pytest.raises(RecordError, match="must be a string, found 5"):
+        write(path, {wrong.key: wrong})
+    assert path.read_bytes() == before
+
+
+def test_a_pipe_in_place_of_a_record_does_not_hang(tmp_path: Path) -> None:
+    path = path_of(tmp_path, "m", "t")
+    path.parent.mkdir()
+    os.mkfifo(path)
+    with pytest.raises(RecordError, match="is not a file"):
+        read(path)

@@ -308,3 +308,10 @@ def test_no_color_means_no_color(project: Project) -> None:
     project.make("def test_it(portability): portability.check('m.onnx', None, name='skipped')")
     assert "\x1b[31mportability: nothing was measured" in in_a_terminal(project)
     assert "\x1b[31m" not in in_a_terminal(project, NO_COLOR="1")
+
+
+def test_what_a_runtime_wrote_does_not_steer_the_terminal() -> None:
+    some = entry(Verdict.ERROR, reason="died: \x1b[31mred\x00")
+    text = terminal.failure(some, log="\x1b]0;title\x07")
+    assert "\x1b" not in text
+    assert "died: \\x1b[31mred\\x00" in text

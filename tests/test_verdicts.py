@@ -262,7 +262,14 @@ def test_a_test_may_go_on_with_the_result(project: Project) -> None:
         ("config='adam'", "config= of portability.check is 'adam'; expected a mapping"),
         ("profile={'seq': '128'}", "profile= of portability.check has 'seq': '128'"),
         ("profile={'a-b': 1}", "has 'a-b': 1; expected the name of a dimension"),
-        ("items=0", "items= of portability.check is 0; expected a number above 0"),
+        ("profile={'seq': 0}", "has 'seq': 0; expected the name of a dimension"),
+        ("profile={'seq': 2**63}", "its size, a whole number from 1 on"),
+        ("profile={'a1': 1}", "without a digit at its end"),
+        ("items=0", "items= of portability.check is 0; expected a finite number above 0"),
+        ("items=float('inf')", "items= of portability.check is inf; expected a finite number"),
+        ("items=10**400", "expected a finite number above 0"),
+        ("unit=None", "unit= of portability.check is None; expected a line of text"),
+        ("unit='a\\nb'", "expected a line of text"),
     ],
 )
 def test_a_wrong_argument_is_a_clear_failure(project: Project, given: str, text: str) -> None:

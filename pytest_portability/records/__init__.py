@@ -21,7 +21,9 @@ from pytest_portability.records.files import (
     Table,
     Tables,
     field_values,
+    locked,
     parse,
+    parsed,
     plain,
     replace,
     significant,
@@ -195,9 +197,13 @@ def write(path: Path, records: Mapping[Key, Record]) -> bool:
         _check_place(path, key.model, key.target)
     if not records:
         return False
+    with locked(path):
+        return _write(path, records)
+
+
+def _write(path: Path, records: Mapping[Key, Record]) -> bool:
     if not path.exists():
-        replace(path, render(_tables(path, records), _LAYOUT, _TITLE))
-        return True
+        return _replaced(path, render(_tables(path, records), _LAYOUT, _TITLE))
     text, raw = parse(path)
     existing = _records(path, _migrated(path, raw))
     old = _tables(path, existing)
@@ -205,8 +211,13 @@ def write(path: Path, records: Mapping[Key, Record]) -> bool:
     current = raw["schema"] == SCHEMA
     if current and old == new:
         return False
-    merged = merge(text, old if current else {}, new, _LAYOUT)
-    replace(path, merged)
+    return _replaced(path, merge(text, old if current else {}, new, _LAYOUT))
+
+
+def _replaced(path: Path, text: str) -> bool:
+    """Replace the file, unless the new text could not be read again."""
+    _records(path, _migrated(path, parsed(path, text)))
+    replace(path, text)
     return True
 
 

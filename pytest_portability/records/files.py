@@ -6,6 +6,7 @@ Knows files and kinds of values; what a record is made of is the business of ``r
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import math
 import os
@@ -13,11 +14,14 @@ import re
 import secrets
 import stat
 import sys
+import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
+
+import filelock
 
 from pytest_portability.errors import RecordError
 
@@ -28,6 +32,9 @@ else:
 
 Tables = dict[str, Any]
 """A TOML document or table as plain values."""
+
+LOCK_S = 60
+"""Most that a write waits for another process; one takes milliseconds."""
 
 RESTORE = "correct it, or restore the file from version control"
 
@@ -54,15 +61,28 @@ def parse(path: Path) -> tuple[str, Tables]:
     Raises:
         RecordError: it cannot be read or is not TOML.
     """
+    if path.exists() and not path.is_file():  # a pipe would never end
+        msg = f"{path}: is not a file; {RESTORE}"
+        raise RecordError(msg)
     try:
         text = path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
-        return text, tomllib.loads(text)
     except OSError as exc:
         msg = f"{path}: cannot be read ({exc.strerror or exc}); check the path and its permissions"
         raise RecordError(msg) from exc
     except UnicodeDecodeError as exc:
         msg = f"{path}: is not UTF-8 ({exc.reason} at byte {exc.start}); {RESTORE}"
         raise RecordError(msg) from exc
+    return text, parsed(path, text)
+
+
+def parsed(path: Path, text: str) -> Tables:
+    """The tables of a record file's text.
+
+    Raises:
+        RecordError: it is not TOML.
+    """
+    try:
+        return tomllib.loads(text)
     except tomllib.TOMLDecodeError as exc:
         hint = RESTORE
         if re.search(r"^(<{7}|>{7}) ", text, re.MULTILINE):
@@ -208,6 +228,22 @@ def plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [plain(v) for v in value]
     return value
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a record file against other processes of this machine, from reading to replacing it.
+
+    The lock lies among the temporary files: beside the record it would end up in a commit.
+    """
+    name = hashlib.sha256(os.path.realpath(path).encode()).hexdigest()[:24]
+    lock = Path(tempfile.gettempdir()) / f"pytest-portability-{name}.lock"
+    try:
+        with filelock.FileLock(lock, timeout=LOCK_S):
+            yield
+    except filelock.Timeout as exc:
+        msg = f"{path}: another process has been writing it for {LOCK_S} s (lock {lock}); try again"
+        raise RecordError(msg) from exc
 
 
 def replace(path: Path, text: str) -> None:

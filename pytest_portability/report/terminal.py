@@ -62,7 +62,7 @@ def lines(report: Report) -> list[str]:
         out.extend(_below(entry))
     out.extend(_machines(report))
     out.append(_summary(report))
-    return out
+    return [_harmless(line) for line in out]
 
 
 def _line(row: Sequence[str], widths: Sequence[int], right: set[int]) -> str:
@@ -173,7 +173,12 @@ def failure(entry: Entry, log: str = "") -> str:
         lines_.append("  last output of the child process:")
         lines_ += [f"    {line}" for line in log.splitlines()]
     lines_ += [f"  {line}" for line in _advice(entry)]
-    return "\n".join(lines_)
+    return "\n".join(_harmless(line) for line in lines_)
+
+
+def _harmless(line: str) -> str:
+    """What a runtime or a test wrote, without what would steer the terminal."""
+    return "".join(c if c.isprintable() or c == "\t" else f"\\x{ord(c):02x}" for c in line)
 
 
 def _advice(entry: Entry) -> list[str]:

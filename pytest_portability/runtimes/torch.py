@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -58,33 +58,51 @@ ENVIRONMENT: Mapping[str, str] = {
 _NO_ALLOCATOR = (AttributeError, RuntimeError, AssertionError, NotImplementedError)
 
 
-def named_outputs(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def named_outputs(value: Any) -> list[tuple[str, Any]]:
     """Name whatever a module returns, depth first.
 
     Args:
         value: a tensor, a number, or a sequence, mapping, named tuple or dataclass of these.
-        prefix: the name so far; empty at the top.
 
-    Yields:
+    Returns:
         Name and tensor or number. A lone tensor is ``output``; the members of a sequence are
         ``output_0``, ``output_1``, …; those of anything with keys have their key; deeper levels
         are joined by dots. None and what is no number is left out.
+
+    Raises:
+        BuildError: there is nothing to compare, or two outputs have one name.
     """
-    members: Mapping[str, Any]
+    found = list(_named(value, ""))
+    if not found:
+        msg = (
+            f"forward returned {type(value).__name__}: no output to compare; return a tensor, or "
+            "a sequence, mapping or dataclass of tensors"
+        )
+        raise BuildError(msg)
+    twice = [name for name, n in Counter(name for name, _ in found).items() if n > 1]
+    if twice:
+        names = ", ".join(map(repr, twice))
+        msg = f"forward returned several outputs of one name: {names}; give each its own"
+        raise BuildError(msg)
+    return found
+
+
+def _named(value: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    members: Iterable[tuple[str, Any]]
     if isinstance(value, Mapping):
-        members = {str(key): member for key, member in value.items()}
+        members = ((str(key), member) for key, member in value.items())
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        members = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        members = ((f.name, getattr(value, f.name)) for f in dataclasses.fields(value))
     elif isinstance(value, tuple) and hasattr(value, "_asdict"):
-        members = value._asdict()
+        members = value._asdict().items()
     elif isinstance(value, list | tuple):
-        members = {f"{'' if prefix else 'output_'}{i}": member for i, member in enumerate(value)}
+        members = ((f"{'' if prefix else 'output_'}{i}", member) for i, member in enumerate(value))
     else:
         if hasattr(value, "dtype") or isinstance(value, int | float):
             yield prefix or "output", value
         return
-    for name, member in members.items():
-        yield from named_outputs(member, f"{prefix}.{name}" if prefix else name)
+    for name, member in members:
+        yield from _named(member, f"{prefix}.{name}" if prefix else name)
 
 
 def failure(exc: Exception, what: str) -> PortabilityError:
@@ -255,7 +273,7 @@ class ModuleBuild:
             providers[use.kernel.provider] += use.launches
         notes = [*self._notes]
         if self.module.training:
-            notes.append("the module is in training mode: dropout and batch statistics are active")
+            notes.append("the module is in training mode; call .eval()")
         on_cpu = self.device.type == "cpu"
         return Observed(
             precision=effective_precision(KernelPath(runtime="torch", uses=uses)),

@@ -26,6 +26,9 @@ from pytest_portability.errors import ChildFailed, DoesNotFit, PortabilityError
 START_LIMIT_S = 120.0
 """Most that starting a server with its preloads may take."""
 
+_FIRST = ("json", "random", "secrets", "statistics", "numpy.random")
+"""What is imported before the caller's path holds, in which a file may have such a name."""
+
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
@@ -68,6 +71,8 @@ def serve(*preload: str) -> NoReturn:
         if reason := _import(package):
             _answer(answers, {"error": reason})
             os._exit(1)
+    for package in _FIRST:
+        _import(package)
     signal.alarm(0)
     warnings.filterwarnings("ignore", message=".*fork", category=DeprecationWarning)
     helpers = frozenset(psutil.Process().children(recursive=True))
@@ -172,12 +177,15 @@ def _become_child(order: dict[str, Any]) -> NoReturn:
 # --- in the child ----------------------------------------------------------------------------
 
 
-def run_spawned(directory: str) -> NoReturn:
-    """``run_job`` as the whole life of a new interpreter."""
+def run_spawned(directory: str, path: str) -> NoReturn:
+    """``run_job`` as the whole life of a new interpreter; it ends with the caller's own path."""
     parent = os.dup(0)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     threading.Thread(target=_die_at_end_of, args=(parent,), daemon=True).start()
     _be_expendable()
+    for package in _FIRST:
+        _import(package)
+    sys.path[:] = path.split("\n")
     run_job(directory)
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_portability import compare, kernels, records, verdicts
+from pytest_portability.children import error_text
 from pytest_portability.compare import Comparison
 from pytest_portability.errors import RecordError, UsageError
 from pytest_portability.pipeline import Item
@@ -18,6 +19,11 @@ from pytest_portability.report import Entry, Report
 from pytest_portability.run import Absentee
 
 UNCHECKED = "the test asked for portability and never called check: nothing was measured"
+UNPARAMETRIZED = (
+    "portability is an argument of a test or fixture: pytest cannot parametrize it for "
+    "getfixturevalue() or in a unittest.TestCase; take it as an argument of a test function, or "
+    "of a method of a class that is no TestCase"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +41,12 @@ class Updates:
     def allows(self, comparison: Comparison) -> bool:
         """Whether the comparison may be written, so that its item passes."""
         return compare.writes(comparison, accepted=bool(self.accept)) != "no"
+
+    def refuse(self, entry: Entry) -> Entry:
+        """An entry of a test that failed for a reason of its own: it is not to be written."""
+        if not self.allows(entry.comparison):
+            return entry  # the table says why
+        return replace(entry, update="refused: the test failed after its check")
 
     def apply(self, entry: Entry) -> Entry:
         """Write the entry's record if the table says so; the entry says what was done.
@@ -107,6 +119,10 @@ class Claims:
     def __init__(self) -> None:
         self._by: dict[Key, str] = {}
 
+    def forget(self, who: str) -> None:
+        """Give back what an item took: it runs again."""
+        self._by = {key: other for key, other in self._by.items() if other != who}
+
     def claim(self, key: Key, who: str) -> None:
         """Take a key.
 
@@ -115,14 +131,21 @@ class Claims:
             who: the item, with its xdist worker if it has one.
 
         Raises:
-            UsageError: another has it; both are named.
+            UsageError: another has it, or this one has it already; both are named.
         """
-        other = self._by.setdefault(key, who)
-        if other != who:
+        other = self._by.setdefault(key, "")
+        self._by[key] = other or who
+        record = f"the record {key.model}/{key.target} {key.row}"
+        if other == who:
             msg = (
-                f"the record {key.model}/{key.target} {key.row} is claimed twice, by {other} and "
-                f"by {who}; give one of two tests another name= or profile=, and let one of two "
-                "workers on equal machines measure it"
+                f"{record} is claimed twice, by {who}: two checks of one test want the same "
+                "record; give one name= or profile="
+            )
+            raise UsageError(msg)
+        if other:
+            msg = (
+                f"{record} is claimed twice, by {other} and by {who}; give one of two tests "
+                "another name= or profile=, and let one of two workers on equal machines measure it"
             )
             raise UsageError(msg)
 
@@ -140,6 +163,13 @@ class Ledger:
         self._updates = updates
         self._claims = Claims()
 
+    def forget(self, nodeid: str, worker: str) -> None:
+        """Drop the entries of an item that runs again."""
+        for entry in self._report.entries:
+            if (entry.nodeid, entry.worker) == (nodeid, worker):
+                self._claims.forget(entry.who)
+        self._report.forget(nodeid, worker)
+
     def take(self, entry: Entry) -> str:
         """Add an entry to the report.
 
@@ -151,7 +181,7 @@ class Ledger:
         try:
             if entry.comparison.record is not None:
                 self._claims.claim(entry.key, entry.who)
-            if self._updates is not None:
+            if self._updates is not None and not entry.update:
                 entry = self._updates.apply(entry)
         except UsageError as exc:
             problem = str(exc)
@@ -159,8 +189,24 @@ class Ledger:
         except RecordError as exc:
             problem = f"the record was not written: {exc}"
             entry = replace(entry, update=f"failed: {exc}")
+        except Exception as exc:  # noqa: BLE001 - pytest would end the run of all the others
+            text = error_text(exc)
+            problem = f"the record was not written: {text}"
+            entry = replace(entry, update=f"failed: {text}")
         self._report.entries.append(entry)
         return problem
+
+
+def asked(node: Any) -> Item | Absentee | None:
+    """What the portability fixture of a pytest item was parametrized with, if it was."""
+    found = getattr(getattr(node, "callspec", None), "params", {}).get("portability")
+    return found if isinstance(found, (Item, Absentee)) else None
+
+
+def unparametrized(nodeid: str, model: str) -> Entry:
+    """The entry of an item that asked for the fixture where pytest cannot parametrize it."""
+    nowhere = Absentee(id="", reason=UNPARAMETRIZED, target="-")
+    return unmeasured(nodeid, model, nowhere, UNPARAMETRIZED, skipped=False)
 
 
 def unmeasured(

@@ -8,7 +8,6 @@ runtime is imported inside functions that only a measuring run calls.
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
@@ -150,7 +149,7 @@ def _register(config: pytest.Config, name: str) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrize a test that asks for the fixture over what it is to be built for."""
     hooks = metafunc.config.stash.get(run_key, None)
-    if "portability" in metafunc.fixturenames and hooks is not None:
+    if hooks is not None and selection.is_meant(metafunc, __name__):
         try:
             hooks.parametrize(metafunc)
         except PortabilityError as exc:
@@ -167,12 +166,16 @@ def portability(request: pytest.FixtureRequest) -> Portability:
     hooks = request.config.stash.get(run_key, None)
     if hooks is None:
         pytest.skip("needs --portability")
+    from pytest_portability import ledger
     from pytest_portability.fixture import Portability
 
+    node = request.node
+    hooks.begin(node)
     if not hasattr(request, "param"):
-        pytest.fail("portability is an argument of a test or fixture, not of getfixturevalue()")
-    node, item = request.node, request.param
-    return Portability(hooks, node, name=_name(node), marker=_marker(node), item=item)
+        hooks.keep(node, ledger.unparametrized(node.nodeid, selection.name(node)))
+        hooks.end("fail", ledger.UNPARAMETRIZED)
+    name, marker = selection.name(node), selection.marker(node)
+    return Portability(hooks, node, name=name, marker=marker, item=request.param)
 
 
 # --- the run -----------------------------------------------------------------------------------
@@ -195,6 +198,8 @@ class RunHooks:
         self.updates = updates if config.getoption("portability_update", default=False) else None
         self.claims = ledger.Claims()
         self._begun: set[tuple[str, str]] = set()
+        self._paths: dict[str, Path] = {}
+        self._failure: BaseException | None = None  # what a failed check of the item raised
         self._headed = self._several = False
         census = run.census(self._baselines)
         self.report = report.Report(recorded=census.targets, problems=[*census.unreadable])
@@ -245,19 +250,14 @@ class RunHooks:
     @property
     def modules(self) -> list[ModuleType]:
         """The conftests, which children cannot import."""
-        return [
-            plugin
-            for plugin in self._config.pluginmanager.get_plugins()
-            if isinstance(plugin, ModuleType)
-            and Path(getattr(plugin, "__file__", None) or "").name == "conftest.py"
-        ]
+        return selection.conftests(self._config.pluginmanager.get_plugins())
 
     def parametrize(self, metafunc: pytest.Metafunc) -> None:
         """Give a test its items."""
         from pytest_portability import run
 
         where = f" of {metafunc.definition.nodeid}"
-        marker = _marker(metafunc.definition)
+        marker = selection.marker(metafunc.definition)
         chosen = {
             declared.name: self.setting(declared.name, marker, where).value
             for declared in settings.DECLARED.values()
@@ -299,6 +299,12 @@ class RunHooks:
 
     # -- one item
 
+    def begin(self, node: pytest.Item) -> None:
+        """Start an item, or start it again."""
+        self._failure = None
+        self._paths[node.nodeid] = node.path
+        self.claims.forget(node.nodeid)
+
     @property
     def root(self) -> Path:
         """Where paths of models start that are not beside the test."""
@@ -331,8 +337,7 @@ class RunHooks:
     def again(self, nodeid: str) -> tuple[str, ...]:
         """Arguments that measure this item again, from where pytest was called."""
         given = [(d, self._given(d)) for d in settings.DECLARED.values()]
-        here = self._config.invocation_params.dir
-        return selection.again(given, nodeid, os.path.relpath(self.root, here))
+        return selection.again(self._config, given, nodeid, self._paths[nodeid])
 
     def keep(self, node: pytest.Item, entry: Entry) -> None:
         """Have an entry travel with the item's next report."""
@@ -344,7 +349,9 @@ class RunHooks:
         if outcome == "warn":
             warnings.warn(PortabilityWarning(text), stacklevel=4)  # the line of the test
         elif outcome == "fail":
-            pytest.fail(text, pytrace=False)
+            failure = pytest.fail.Exception(text, pytrace=False)
+            self._failure = self._failure or failure
+            raise failure
         elif outcome == "skip":
             pytest.skip(text)
         elif outcome == "xfail":
@@ -360,23 +367,29 @@ class RunHooks:
         from pytest_portability import ledger
 
         report = yield
-        asked = getattr(getattr(item, "callspec", None), "params", {}).get("portability")
-        if asked is None:
-            return report
+        asked = ledger.asked(item)
         entries = item.stash.get(entries_key, None)
-        if entries is None and (call.excinfo or call.when == "call"):
-            why = call.excinfo
-            reason = str(why.value) or why.typename if why else ledger.UNCHECKED
-            if why is None:
+        why, ours = call.excinfo, self._failure
+        skipped = report.skipped and not hasattr(report, "wasxfail")
+        if ours is not None and (report.passed or skipped):
+            vars(report).pop("wasxfail", None)
+            report.outcome, report.longrepr = "failed", f"check failed and the test went on: {ours}"
+        self._failure = None  # said once
+        if entries is None and asked is not None and (why or call.when == "call"):
+            reason = str(why.value) or why.typename if why else str(ours or ledger.UNCHECKED)
+            if why is None and ours is None:
                 report.outcome, report.longrepr = "failed", reason
-            skipped = report.skipped and not hasattr(report, "wasxfail")
-            entry = ledger.unmeasured(item.nodeid, _name(item), asked, reason, skipped=skipped)
+            name = selection.name(item)
+            entry = ledger.unmeasured(item.nodeid, name, asked, reason, skipped=skipped)
             entries = [replace(entry, worker=self._worker)]
+        elif self.updates and why and why.value is not ours and not isinstance(why.value, ENDINGS):
+            entries = [self.updates.refuse(entry) for entry in entries or ()]
         elif entries and report.skipped and isinstance(report.longrepr, tuple):
             # pytest would name the line in this file, and fold items of different tests into one.
             path, line, _ = item.reportinfo()
             report.longrepr = (str(path), (line or 0) + 1, report.longrepr[2])
-        if entries:
+        # What a fixture measured waits for the test, whose failure may forbid to write it.
+        if entries and not (call.when == "setup" and report.passed):
             report.portability_entries = ledger.packed(entries)  # type: ignore[attr-defined] # xdist's way
             item.stash[entries_key] = []
         if call.when == "teardown" and entries_key in item.stash:
@@ -400,7 +413,7 @@ class RunHooks:
 
         who = (report.nodeid, getattr(report, "worker_id", ""))
         if report.when == "setup" and who in self._begun:
-            self.report.forget(*who)  # pytest-rerunfailures runs it once more
+            self._ledger.forget(*who)  # pytest-rerunfailures runs it once more
         self._begun.add(who)
         entries = ledger.unpacked(getattr(report, "portability_entries", ""))
         if problems := [text for entry in entries or () if (text := self._ledger.take(entry))]:
@@ -484,17 +497,4 @@ class RunHooks:
 run_key = pytest.StashKey[RunHooks]()
 entries_key = pytest.StashKey["list[Entry]"]()
 """What an item measured and no report carries yet."""
-
-
-def _name(node: Any) -> str:
-    name: str = getattr(node, "originalname", node.name)
-    return name.removeprefix("test_")
-
-
-def _marker(node: Any) -> Mapping[str, Any]:
-    """The portability marker's arguments, the closest marker winning argument by argument."""
-    merged: dict[str, Any] = {}
-    for marker in node.iter_markers("portability"):
-        settings.check_marker(marker.args, marker.kwargs, f" of {node.nodeid}")
-        merged = {**marker.kwargs, **merged}
-    return merged
+ENDINGS = (pytest.skip.Exception, pytest.xfail.Exception)  # of a test that did not fail

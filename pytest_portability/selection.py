@@ -6,11 +6,14 @@ Every pytest run imports this module. Which targets exist depends on the runner,
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Sequence
-from pathlib import PurePath
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path, PurePath
+from types import ModuleType
 from typing import Any
 
+from pytest_portability import settings
 from pytest_portability.settings import Declared
 
 VENDORS = ("nvidia", "amd", "intel", "apple", "qualcomm", "huawei", "cpu")
@@ -39,18 +42,71 @@ def names(expression: str) -> list[str]:
     return sorted({*VENDORS, *PLATFORMS, *FAMILIES, *asked})
 
 
-def again(given: Sequence[tuple[Declared, Any]], nodeid: str, root: str) -> tuple[str, ...]:
+def name(node: Any) -> str:
+    """The name of a test's model where it gives none."""
+    full: str = getattr(node, "originalname", node.name)
+    return full.removeprefix("test_")
+
+
+def marker(node: Any) -> Mapping[str, Any]:
+    """The portability marker's arguments, the closest marker winning argument by argument."""
+    merged: dict[str, Any] = {}
+    for found in node.iter_markers("portability"):
+        settings.check_marker(found.args, found.kwargs, f" of {node.nodeid}")
+        merged = {**found.kwargs, **merged}
+    return merged
+
+
+def is_meant(metafunc: Any, module: str) -> bool:
+    """Whether a test asks for the fixture ``portability`` of a module, maybe through another.
+
+    A project may have a fixture of that name, which hides it or asks for it.
+    """
+    known: Mapping[str, Sequence[Any]] = getattr(metafunc, "_arg2fixturedefs", {})
+    for definition in reversed(known.get("portability", ())):
+        if definition.func.__module__ == module:
+            return "portability" in metafunc.fixturenames
+        if "portability" not in definition.argnames:
+            return False
+    return False
+
+
+def conftests(plugins: Iterable[object]) -> list[ModuleType]:
+    """The conftests among the plugins."""
+    return [
+        plugin
+        for plugin in plugins
+        if isinstance(plugin, ModuleType)
+        and Path(getattr(plugin, "__file__", None) or "").name == "conftest.py"
+    ]
+
+
+def again(
+    config: Any, given: Sequence[tuple[Declared, Any]], nodeid: str, path: Path
+) -> tuple[str, ...]:
     """Arguments that measure an item once more in the same way.
 
     Args:
+        config: of pytest.
         given: settings and what the command line gave for each, None where nothing.
         nodeid: of the item.
-        root: the root directory, from where pytest was called.
+        path: its file. That in the node id is empty where the root directory is elsewhere.
     """
     options = (
         f"{declared.option}={value}"
         for declared, value in given
         if value is not None and declared.name not in {"report", "require"}
     )
-    path, colons, rest = nodeid.partition("::")
-    return (*options, (PurePath(root) / path).as_posix() + colons + rest)
+    _, colons, rest = nodeid.partition("::")
+    here = config.invocation_params.dir
+    root = os.path.relpath(config.rootpath, here)
+    moved = config.getoption("rootdir") or (config.inipath is None and root != ".")
+    rootdir = (f"--rootdir={PurePath(root).as_posix()}",) if moved else ()
+    ini = config.getoption("inifilename")
+    file = ("-c", str(ini)) if ini else ()
+    return (
+        *rootdir,
+        *file,
+        *options,
+        PurePath(os.path.relpath(path, here)).as_posix() + colons + rest,
+    )

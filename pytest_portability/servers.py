@@ -17,8 +17,10 @@ import pickle
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from collections import OrderedDict
@@ -28,6 +30,7 @@ from types import ModuleType
 from typing import Any
 
 import cloudpickle
+import psutil
 
 from pytest_portability.children import START_LIMIT_S, error_text, kill_group, kill_tree
 from pytest_portability.errors import ChildFailed, DoesNotFit, PortabilityError
@@ -64,7 +67,8 @@ class Servers:
         self._calls = 0
         self._log = ""
         try:
-            self._directory = Path(tempfile.mkdtemp(prefix="portability-"))
+            _sweep(Path(tempfile.gettempdir()))
+            self._directory = Path(tempfile.mkdtemp(prefix=f"{_ours()}{os.getpid()}-"))
         except OSError as exc:
             msg = f"child processes need a directory for temporary files: {exc}; set TMPDIR"
             raise ChildFailed(msg) from exc
@@ -99,6 +103,13 @@ class Servers:
         return path
 
     def _no_room(self, exc: OSError) -> str:
+        try:
+            Path.cwd()
+        except OSError:
+            return (
+                "a child process cannot be started: the working directory of this process no "
+                "longer exists; a test or fixture has removed it and must change to another first"
+            )
         return (
             f"a child process cannot be started: {exc}. Its files go to {self._directory}: if "
             "that is full or gone, free space or set TMPDIR to another directory"
@@ -311,8 +322,41 @@ class _Server:
         self.close()
 
 
+def _ours() -> str:
+    """How the names of the directories begin whose owners are processes that we can see.
+
+    A directory for temporary files may be shared by machines and containers.
+    """
+    seen_from = socket.gethostname()
+    with contextlib.suppress(OSError):
+        seen_from += str(Path("/proc/self/ns/pid").readlink())
+    return f"portability-{hashlib.sha256(seen_from.encode()).hexdigest()[:8]}-"
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what this user's processes left there that were killed before they could."""
+    prefix, me = _ours(), getattr(os, "getuid", lambda: None)()
+    with contextlib.suppress(OSError), os.scandir(folder) as found:
+        for entry in found:
+            pid, dash, _ = entry.name.removeprefix(prefix).partition("-")
+            if not (entry.name.startswith(prefix) and dash and pid.isdecimal()):
+                continue
+            with contextlib.suppress(OSError, OverflowError):
+                own = me is None or entry.stat(follow_symlinks=False).st_uid == me
+                if own and entry.is_dir(follow_symlinks=False) and not psutil.pid_exists(int(pid)):
+                    shutil.rmtree(entry.path, ignore_errors=True)
+
+
 def _python(entry: str) -> list[str]:
-    return [sys.executable, "-c", _BOOT.format(entry=entry), "\n".join(_import_path())]
+    """The command of a new interpreter, which looks for standard modules before any other.
+
+    A test's directory may have a ``random.py``: it hurts nobody in this process, where what it
+    hides is imported long before pytest puts the directory first.
+    """
+    standard = sysconfig.get_path("stdlib")
+    first = [p for p in _import_path() if p in {standard, str(Path(standard, "lib-dynload"))}]
+    path = [*first, *(p for p in _import_path() if p not in first)]
+    return [sys.executable, "-c", _BOOT.format(entry=entry), "\n".join(path)]
 
 
 def _import_path() -> list[str]:
@@ -352,7 +396,7 @@ def _dumps(value: object, by_value: Sequence[ModuleType]) -> bytes:
 def _spawn(job: Path, variables: dict[str, str], limit_s: float) -> int | None:
     with (job / "log").open("wb") as log:
         process = subprocess.Popen(
-            [*_python("run_spawned"), str(job)],
+            [*_python("run_spawned"), str(job), "\n".join(_import_path())],
             env=variables,
             stdin=subprocess.PIPE,
             stdout=log,

@@ -219,8 +219,9 @@ def _metrics(metric: Metric | None, build: Build, model: Model) -> dict[str, flo
     for name, figure in named.items():
         try:
             figures[str(name)] = float(figure)
-        except OverflowError:
-            figures[str(name)] = math.inf
+        except OverflowError as exc:
+            msg = f"metric {str(name)!r} is too large for a float; a task metric must be finite"
+            raise BuildError(msg) from exc
         except (TypeError, ValueError) as exc:
             msg = f"metric gave {value!r}; expected a number or a mapping from name to number"
             raise BuildError(msg) from exc

@@ -132,7 +132,17 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
     "factory raises": (
         "portability.check(bad_factory, inputs)",
         "def bad_factory():\n    raise OSError('the mirror is down')\n",
-        ["the mirror is down"],
+        ["the factory bad_factory raised OSError: the mirror is down (in bad_factory, line "],
+    ),
+    "metric is NaN": (
+        "portability.check('mlp.onnx', inputs, metric=lambda predict: {'acc': float('nan')})",
+        "",
+        ["metric 'acc' is nan; a task metric must be finite"],
+    ),
+    "reference gives nothing": (
+        "portability.check('mlp.onnx', inputs, reference=lambda inputs: None)",
+        "",
+        ["reference= gives no outputs"],
     ),
 }
 

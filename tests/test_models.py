@@ -54,6 +54,26 @@ class TestLoad:
         with pytest.raises(ModelError, match=r"returned another callable; it must return a path"):
             models.load(lambda: onnx_models.mlp)
 
+    def test_a_factory_that_raises_is_named_with_its_line(self) -> None:
+        """Whatever it raises, and wherever below it: the line is the user's own."""
+
+        def ends() -> None:
+            sys.exit(3)
+
+        def wrong() -> object:
+            return np.linalg.inv(np.zeros((2, 2)))
+
+        def needs(size: int) -> int:
+            return size
+
+        for factory, words in (
+            (ends, r"net: the factory ends raised SystemExit: 3 \(in ends, line \d+\)"),
+            (wrong, r"raised LinAlgError: Singular matrix \(in wrong, line \d+\)"),
+            (needs, r"the factory needs raised TypeError: .*missing 1 required.*'size'$"),
+        ):
+            with pytest.raises(ModelError, match=words):
+                models.load(factory, name="net")
+
     def test_a_missing_file_is_named_with_the_folder(self, tmp_path: Path) -> None:
         """Relative paths are the usual reason."""
         with pytest.raises(ModelError) as caught:
@@ -224,6 +244,15 @@ class TestDescribe:
         for one, two in pairs:
             assert describe(one).graph != describe(two).graph
 
+    def test_a_corrupt_weight_is_named(self, tmp_path: Path) -> None:
+        """Its dims do not fit its bytes."""
+        made = onnx_models.mlp()
+        made.graph.initializer[0].dims[0] = 63
+        path = onnx_models.save(made, tmp_path / "mlp.onnx")
+        words = r"mlp\.onnx: weight 'w0' is corrupt \(dims \[63, 64\], ValueError: cannot reshape"
+        with pytest.raises(ModelError, match=words):
+            models.describe(models.Model(kind="onnx", value=made, path=path))
+
     def test_dead_nodes_do_not_count(self) -> None:
         """What no output is computed from is not the model."""
         made = onnx_models.mlp()
@@ -275,6 +304,13 @@ class TestBind:
             bound = models.bind(given, self.facts, 2)
             assert list(bound) == ["x"]
             assert bound["x"] is self.x
+
+    def test_another_byte_order_becomes_the_machine_s(self) -> None:
+        """Runtimes would read the bytes as they are."""
+        x = self.x + 1
+        bound = models.bind([x.astype(x.dtype.newbyteorder("S"))], self.facts, 2)["x"]
+        assert bound.dtype.isnative
+        assert np.array_equal(bound, x)
 
     def test_a_mapping_is_put_into_the_model_s_order(self) -> None:
         """Whatever order the user wrote."""

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_portability import parity
 from pytest_portability.models import TensorSpec
-from pytest_portability.outputs import sketch_values
+from pytest_portability.outputs import Differences, sketch_values
 from pytest_portability.parity import (
     Computed,
     Limits,
@@ -146,6 +146,22 @@ def test_empty_outputs_are_equal() -> None:
     for dtype in (np.float32, np.int64):
         assert error_rel({"y": np.zeros((0, 4), dtype)}, {"y": np.zeros((0, 4), dtype)}).identical
     assert measured({"y": np.zeros((0, 4), np.float32)}, {}).sketches
+
+
+def test_no_outputs_are_not_equal() -> None:
+    """Nothing was compared."""
+    found = error_rel({}, {})
+    assert found.failures(1.0) == ("there is no output to compare",)
+    assert math.isinf(found.worst_rel)
+    assert math.isinf(Differences(problems=(), outputs=()).worst_rel)
+
+
+def test_a_list_of_one_is_a_reference_of_a_lone_tensor() -> None:
+    """And a lone array one of a tuple of one."""
+    y = np.ones(3)
+    for here, there in (("output", "output_0"), ("output_0", "output")):
+        found = error_rel({here: y}, {there: y})
+        assert (found.problems, [d.name for d in found.outputs]) == ((), [here])
 
 
 def test_integers_booleans_and_text_are_counted() -> None:

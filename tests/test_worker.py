@@ -174,6 +174,45 @@ def test_a_ready_reference_is_cut_with_the_inputs(bench: Workbench) -> None:
     assert right(described).outputs["y"].shape[0] == described.inputs["x"].shape[0]
 
 
+def raises(error: Exception) -> Callable[..., Any]:
+    """A function of the user that raises."""
+
+    def f(*_args: object) -> Any:
+        raise error
+
+    return f
+
+
+def test_out_of_memory_in_the_users_functions_does_not_fit(bench: Workbench) -> None:
+    """It is no error of theirs."""
+    unfit = raises(MemoryError("60 GiB"))
+    for call in (
+        lambda: bench.describe(unfit),
+        lambda: bench.describe(reference=unfit),
+        lambda: bench.measure(FakeRuntime(), unfit),
+    ):
+        with pytest.raises(DoesNotFit, match=r"raised MemoryError: 60 GiB \(in f, line "):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("reference", "text"),
+    [
+        (raises(KeyError("nope")), r"reference raised KeyError: 'nope' \(in f, line \d+\)"),
+        (lambda _inputs: None, "reference= gives no outputs: None"),
+        ({}, "reference= gives no outputs"),
+        ([], "reference= gives no outputs"),
+        ({"y": [[1.0, 2.0], [3.0]]}, "reference= output 'y' is no array: ValueError"),
+    ],
+    ids=["raises", "none", "empty mapping", "empty list", "ragged"],
+)
+def test_a_reference_that_cannot_be_used_says_why(
+    bench: Workbench, reference: Any, text: str
+) -> None:
+    with pytest.raises(InputsError, match=text):
+        bench.describe(reference=reference)
+
+
 def missing(folder: Path) -> Path:
     """A pickle of something that lives in a module that does not exist."""
     path = folder / "missing"
@@ -228,6 +267,21 @@ def test_a_metric_that_raises_is_an_error_that_shows_where(bench: Workbench) -> 
     expected = r"metric raised KeyError: 'accuracy' \(in broken, line "
     with pytest.raises(BuildError, match=expected):
         bench.measure(FakeRuntime(), broken)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({"acc": float("nan")}, "metric 'acc' is nan; a task metric must be finite"),
+        (np.float32("inf"), "metric 'metric' is inf; a task metric must be finite"),
+        ({"acc": 10**400}, "metric 'acc' is too large for a float; a task metric must be finite"),
+    ],
+    ids=["nan", "inf", "huge"],
+)
+def test_a_metric_that_is_not_finite_is_an_error(bench: Workbench, value: Any, text: str) -> None:
+    """A record of NaN would be equal to every other one."""
+    with pytest.raises(BuildError, match=text):
+        bench.measure(FakeRuntime(), lambda _predict: value)
 
 
 @pytest.mark.parametrize(

@@ -84,12 +84,44 @@ class Result:
         (Pair(np.ones(1), None), ["left"]),
         (Result(logits=np.ones(1)), ["logits"]),
         ((np.ones(1), 3, "text"), ["output_0", "output_1"]),
-        (None, []),
     ],
 )
 def test_outputs_are_named_by_key_or_position(value: Any, names: list[str]) -> None:
     """Depth first; None and text are no outputs."""
     assert [name for name, _ in adapter.named_outputs(value)] == names
+
+
+class Returning(torch.nn.Module):  # type: ignore[misc,name-defined]  # mypy does not follow torch
+    """Returns what it was made with."""
+
+    def __init__(self, value: Any) -> None:
+        super().__init__()
+        self.value = value
+
+    def forward(self, x: Any) -> Any:
+        """Whatever it is given."""
+        del x
+        return self.value
+
+
+@pytest.mark.parametrize("value", [None, "text", [], iter(()), object(), {"a": (None,)}])
+def test_outputs_without_a_tensor_are_refused(value: Any) -> None:
+    """Or nothing would be compared, and that would pass."""
+    text = f"forward returned {type(value).__name__}: no output to compare; return a tensor, or "
+    with _built(Returning(value)) as build:
+        build.stage(MLP)
+        build.launch()
+        with pytest.raises(BuildError, match=text):
+            build.fetch()
+
+
+@pytest.mark.parametrize(
+    ("value", "name"), [({1: 0.0, "1": 1.0}, "1"), ({"a.b": 0.0, "a": {"b": 1.0}}, "a.b")]
+)
+def test_outputs_of_one_name_are_refused(value: Any, name: str) -> None:
+    """Neither is dropped silently."""
+    with pytest.raises(BuildError, match=rf"several outputs of one name: '{name}'"):
+        adapter.named_outputs(value)
 
 
 def test_named_inputs_and_nested_outputs_go_through() -> None:
@@ -144,7 +176,7 @@ def test_a_module_in_training_mode_is_noted_and_left_so() -> None:
         build.predict(MLP)
         build.stage(MLP)
         notes = build.observed().notes
-    assert "the module is in training mode: dropout and batch statistics are active" in notes
+    assert "the module is in training mode; call .eval()" in notes
     assert module.training
 
 

@@ -292,9 +292,13 @@ class Pipeline:
         at = (source, item.batch, batch)
         if at not in self._subjects:
             self._progress(f"{ask.name}: reading the model and computing its reference")
-            self._subjects[at] = self._prepare(
-                item, ask, subject.describe, source, item.batch, batch
-            )
+            args = (source, item.batch, batch)
+            try:
+                self._subjects[at] = self._call(item, ask, subject.describe, *args)
+            except DoesNotFit:
+                if batch == 1:
+                    raise
+                return self._describe(item, ask, batch // 2)
         built = _Built(source=source, subject=self._subjects[at], batch=batch)
         kinds, kind = item.runtime.kinds, built.subject.facts.kind
         if reason := item.runtime.supports(item.precision, item.target.platform):
@@ -322,7 +326,12 @@ class Pipeline:
             self._progress(f"{ask.name}: converting the model for {item.runtime.name}")
             out = self._servers.directory / f"converted-{len(self._prepared)}.onnx"
             args = (built.source, built.subject.inputs, precision, out, opset)
-            facts = self._prepare(item, ask, worker.prepare, *args)
+            try:
+                facts = self._call(item, ask, worker.prepare, *args)
+            except DoesNotFit as exc:
+                # Not the build: the host itself, while it converted the model.
+                msg = f"this host has too little memory to convert the model: {exc}"
+                raise BuildError(msg) from exc
             self._prepared[at] = (out, facts)
         path, facts = self._prepared[at]
         return replace(built, path=path, facts=facts)
@@ -377,14 +386,6 @@ class Pipeline:
             time_limit_s=ask.time_limit_s,
             by_value=ask.by_value,
         )
-
-    def _prepare(self, item: Item, ask: Ask, function: Callable[..., Any], *args: object) -> Any:
-        try:
-            return self._call(item, ask, function, *args)
-        except DoesNotFit as exc:
-            # Not the build: the host itself, while it read or converted the model.
-            msg = f"this host has too little memory to prepare the model: {exc}"
-            raise BuildError(msg) from exc
 
     def _source(self, ask: Ask) -> Source:
         """Pickle the model and its inputs once; children read the files when they want to."""

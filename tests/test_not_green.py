@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from project import Project, flat, output
+from scripted import comparison
+from synthetic import RECORD
+
+from pytest_portability import ledger
+from pytest_portability.report import Entry, Report
+from pytest_portability.verdicts import Verdict
 
 CHECK = """
 def test_it(portability):
@@ -212,3 +220,52 @@ def test_a_baseline_nobody_can_read_is_not_passed_over(project: Project) -> None
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert "amd-mi300x.toml" in flat(result)
     assert "newer release" in flat(result)
+
+
+@pytest.mark.parametrize("args", [(), ("-n1",)], ids=["alone", "xdist"])
+def test_two_checks_of_one_test_cannot_claim_one_record(
+    project: Project, args: tuple[str, ...]
+) -> None:
+    """The second fails before it measures; the first is written."""
+    check = 'portability.check("m.onnx", inputs, name="missing_same")'
+    project.make(f"def test_a(portability):\n    {check}\n    {check}\n")
+    result = project.spawn("--update-baselines", *args)
+    result.assert_outcomes(failed=1)
+    assert f"the record missing_same/{project.target} fake-native-b1 is claimed twice" in flat(
+        result
+    )
+    assert "two checks of one test want the same record; give one name= or profile=" in flat(result)
+    assert len(project.records) == 1
+
+
+def test_the_controller_refuses_a_second_entry_of_one_item(tmp_path: Path) -> None:
+    """And takes it from the item's next attempt."""
+    found = comparison(Verdict.OK, RECORD.key)
+    entry = Entry(nodeid="test_it.py::test_a", key=RECORD.key, comparison=found, worker="gw0")
+    book = ledger.Ledger(Report(), ledger.Updates(directory=tmp_path))
+    assert book.take(entry) == ""
+    assert "two checks of one test want the same record" in book.take(entry)
+    book.forget(entry.nodeid, "gw0")
+    assert book.take(entry) == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "after"),
+    [('name="regressed"', "pass"), ('name="regressed"', "pytest.skip()"), ("options=3", "pass")],
+)
+def test_a_failure_that_the_test_swallowed_fails_it(
+    project: Project, given: str, after: str
+) -> None:
+    """``except BaseException`` makes no verdict better."""
+    project.make(
+        f"""
+        def test_it(portability):
+            try:
+                portability.check("m.onnx", inputs, {given})
+            except BaseException:
+                {after}
+        """
+    )
+    result = project.run("--portability")
+    result.assert_outcomes(failed=1)
+    assert "check failed and the test went on: " in flat(result)

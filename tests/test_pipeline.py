@@ -119,6 +119,18 @@ def test_ready_arrays_are_cut_to_the_batch_that_fits(bench: Bench) -> None:
     assert result.outputs["y"].shape[0] == 4
 
 
+def hungry(batch: int, rng: np.random.Generator) -> Mapping[str, Any]:
+    """Inputs that only half the batch has room for."""
+    if batch > 2:
+        raise MemoryError
+    return inputs(batch, rng)
+
+
+def test_inputs_that_do_not_fit_halve_the_batch_as_well(bench: Bench) -> None:
+    result = bench.check(FakeRuntime(), batch=4, inputs=hungry)
+    assert result.comparison.reason == "batch 4 does not fit: the largest that does is 2"
+
+
 def test_where_not_even_one_sample_fits_nothing_was_measured(bench: Bench) -> None:
     result = bench.check(FakeRuntime(fits=0), batch=2)
     assert result.comparison.verdict is Verdict.UNFIT

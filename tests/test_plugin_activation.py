@@ -108,6 +108,59 @@ def test_getfixturevalue_is_answered_with_a_reason(project: Project) -> None:
     assert "portability is an argument of a test or fixture" in flat(result)
 
 
+def test_a_unittest_test_case_is_answered_with_a_reason(project: Project) -> None:
+    """And is in the report, as is every item that asked."""
+    project.make(
+        """
+        import unittest
+
+        class TestIt(unittest.TestCase):
+            @pytest.fixture(autouse=True)
+            def take(self, portability):
+                self.portability = portability
+
+            def test_mlp(self):
+                self.portability.check("m.onnx", inputs, name="ok")
+
+        def test_late(request):
+            with pytest.raises(BaseException):
+                request.getfixturevalue("portability")
+        """
+    )
+    result, items = project.report()
+    result.assert_outcomes(errors=1, failed=1)
+    assert "or in a unittest.TestCase; take it as an argument" in flat(result)
+    assert [(item["model"], item["verdict"]) for item in items] == [
+        ("mlp", "error"),
+        ("late", "error"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "outcome"),
+    [("", "7", "7"), ("portability", "portability.batch", "1")],
+    ids=["hides ours", "asks for ours"],
+)
+def test_a_projects_own_fixture_of_that_name_is_its_own(
+    project: Project, argument: str, value: str, outcome: str
+) -> None:
+    """It is parametrized only where it asks for ours."""
+    project.make(
+        f"""
+        @pytest.fixture
+        def portability({argument}):
+            return {value}
+
+        def test_it(portability, request):
+            assert portability == {outcome}
+            assert hasattr(request.node, "callspec") is {bool(argument)}
+        """
+    )
+    result = project.run("--portability")
+    assert result.parseoutcomes() == ({"failed": 1} if argument else {"passed": 1})
+    assert ("never called check" in flat(result)) is bool(argument)
+
+
 def test_strict_markers_and_strict_config_hold(project: Project) -> None:
     """Everything the plugin uses is registered."""
     project.make(f"@pytest.mark.portability(batches=[1]){CHECK}", ini="portability_batches = 2")

@@ -145,6 +145,24 @@ def test_a_file_beside_the_tests_with_a_standard_name_is_not_imported(
     assert call(children, lambda: 1) == 1
 
 
+def use_standard_modules() -> tuple[str, float]:
+    import random  # noqa: PLC0415 - which one is the question
+    import statistics  # noqa: PLC0415
+
+    return random.__name__, statistics.fmean([1.0, np.random.default_rng(0).random() * 0 + 1])
+
+
+def test_a_file_with_a_standard_name_on_the_callers_path_is_not_imported(
+    children: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pytest puts the directory of a test first, and hides what is not imported yet."""
+    for name in ("json", "random", "statistics", "secrets", "select"):
+        package(tmp_path, name, f"raise ImportError('this is the user\\'s {name}')")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    assert call(children, use_standard_modules) == ("random", 1.0)
+    assert call(children, lambda: sys.path[0]) == str(tmp_path)
+
+
 # --- environment ------------------------------------------------------------------------------
 
 
@@ -684,6 +702,37 @@ def test_a_directory_that_went_away_is_an_error_that_says_what_to_do(children: S
             call(children, lambda: 1)
     finally:
         children.directory.with_name("gone").rename(children.directory)
+
+
+def test_a_working_directory_that_was_deleted_is_said_to_be(
+    forking: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    (tmp_path / "work").rmdir()
+    with pytest.raises(ChildFailed, match=r"working directory .* no longer exists") as failed:
+        call(forking, lambda: 1)
+    assert "TMPDIR" not in str(failed.value)
+
+
+def test_what_a_killed_run_left_is_removed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But no directory of a living owner, of another machine, or behind a link."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with Servers() as own:
+        prefix = own.directory.name.partition(f"{os.getpid()}-")[0]
+        with subprocess.Popen([sys.executable, "-c", ""]) as process:
+            process.wait()
+        dead = f"{prefix}{process.pid}-"
+        kept = {f"portability-00000000-{process.pid}-x", f"portability-{process.pid}", "target"}
+        for name in (f"{dead}x", *kept):
+            (tmp_path / name / "call-1").mkdir(parents=True)
+        (tmp_path / f"{dead}link").symlink_to(tmp_path / "target")
+        with Servers() as other:
+            left = {path.name for path in tmp_path.iterdir()}
+            assert left == {own.directory.name, other.directory.name, f"{dead}link", *kept}
+    assert (tmp_path / "target/call-1").exists()
 
 
 def test_a_machine_without_a_temporary_directory_is_an_error(

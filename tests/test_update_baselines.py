@@ -10,6 +10,7 @@ import pytest
 from project import Project, flat, output
 from scripted import comparison
 
+from pytest_portability import records
 from pytest_portability.records import Key, path_of, write
 from pytest_portability.verdicts import POLICY, Verdict
 
@@ -365,3 +366,45 @@ def test_the_whole_life_of_a_record(project: Project) -> None:
     accepted.assert_outcomes(passed=1)
     assert project.record().accepted[0].reason == "why"
     project.run("--portability", wide).assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize("where", ["test", "fixture"])
+def test_a_test_that_fails_after_its_check_writes_nothing(project: Project, where: str) -> None:
+    """Whatever it found, its own assertion says that the model is not right."""
+    check = 'portability.check("m.onnx", inputs, name="missing_one")'
+    inside, outside = (check, "pass") if where == "test" else ("pass", check)
+    project.make(
+        f"""
+        @pytest.fixture
+        def measured(portability):
+            {outside}
+
+        def test_it(portability, measured):
+            {inside}
+            assert False, "my own"
+        """
+    )
+    result, items = project.report("--update-baselines")
+    result.assert_outcomes(failed=1)
+    assert [item["update"] for item in items] == ["refused: the test failed after its check"]
+    assert "baseline refused: the test failed after its check" in flat(result)
+    assert not project.records
+
+
+def test_whatever_writing_raises_fails_its_item_only(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No INTERNALERROR, which would take the other items with it."""
+
+    def broken(*_given: object) -> bool:
+        msg = "no such codec"
+        raise LookupError(msg)
+
+    monkeypatch.setattr(records, "write", broken)
+    project.make(
+        NEW + 'def test_other(portability): portability.check("m.onnx", inputs, name="error")'
+    )
+    result = project.run("--update-baselines")
+    result.assert_outcomes(failed=2)
+    assert "the record was not written: LookupError: no such codec" in flat(result)
+    assert "INTERNALERROR" not in output(result)

@@ -111,6 +111,21 @@ def test_the_command_it_prints_works(project: Project, verdict: str, word: str) 
             path.unlink()
 
 
+def test_the_command_it_prints_finds_a_root_that_is_elsewhere(project: Project) -> None:
+    """The path in the node id is empty there, and pytest would take another root."""
+    project.make(one("missing"))
+    elsewhere = project.path / "elsewhere"
+    elsewhere.mkdir()
+    args = ("--portability", f"--rootdir={elsewhere}", f"{project.path}/test_it.py")
+    result = project.run(*args)
+    result.assert_outcomes(failed=1)
+    word = "record it: pytest "
+    (command,) = {x.partition(word)[2] for x in result.outlines if word in x}
+    assert "--rootdir=elsewhere" in shlex.split(command)
+    project.run(*shlex.split(command)).assert_outcomes(passed=1)
+    assert list((elsewhere / "baselines").rglob("*.toml"))
+
+
 def test_what_cannot_be_recorded_offers_no_command(project: Project) -> None:
     """``placement`` and ``error`` are to be mended."""
     project.make(
@@ -288,15 +303,21 @@ def test_a_wrong_argument_is_a_clear_failure(project: Project, given: str, text:
     assert text in items[0]["reason"]
 
 
-def test_an_item_that_runs_again_is_reported_once(project: Project) -> None:
-    """As pytest-rerunfailures does it: set-up, call and tear-down are logged for each attempt."""
+@pytest.mark.parametrize("first", ["regressed", "ok"])
+def test_an_item_that_runs_again_is_reported_once(project: Project, first: str) -> None:
+    """As pytest-rerunfailures does it: set-up, call and tear-down are logged for each attempt.
+
+    It may want the same record again.
+    """
     project.make(
-        """
+        f"""
         attempts = []
 
         def test_it(portability):
             attempts.append(1)
-            portability.check("m.onnx", inputs, name="regressed" if len(attempts) == 1 else "ok")
+            again = len(attempts) > 1
+            portability.check("m.onnx", inputs, name="ok" if again else {first!r})
+            assert again
         """,
         conftest="""
         @pytest.hookimpl(tryfirst=True)

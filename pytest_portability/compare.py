@@ -11,7 +11,7 @@ from pytest_portability import kernels
 from pytest_portability.loss import Interval, Sample, expected, loss, usable
 from pytest_portability.parity import ParityVerdict, interface_changes
 from pytest_portability.records import Figures, Record
-from pytest_portability.samples import STRAIGHT_BOUNDS, Measurement, Repeat
+from pytest_portability.samples import Measurement, Repeat
 from pytest_portability.sensors import disturbance
 from pytest_portability.verdicts import POLICY, Verdict
 
@@ -26,7 +26,7 @@ def writes(comparison: Comparison, *, accepted: bool) -> str:
     update = POLICY[comparison.verdict].update
     if comparison.record is None:
         return "no"  # nothing was measured, whatever was accepted
-    worse = comparison.speed is Verdict.REGRESSED or comparison.memory_grew
+    worse = comparison.speed in {Verdict.REGRESSED, Verdict.INCONCLUSIVE} or comparison.memory_grew
     if update == "refresh":
         return "facts"
     if update == "yes" or (update == "accept" and accepted):
@@ -78,6 +78,9 @@ class Comparison:
 CONFIRM_REPEATS = 3
 """Fewest repeats for a certain loss or gain: on a machine where one process in five is odd, two odd
 ones in a row are no rarity."""
+
+WORTH_SAYING = 0.1
+"""Change of speed by alternating with the yardstick that is said beside a verdict."""
 
 UNCERTAIN = 0.5
 """Width of the interval of the work per batch beyond which wall time alone decides nothing."""
@@ -153,6 +156,8 @@ def decide(
     if baseline is not None and same_batch:
         shown = _judged(shown, record, baseline, allowed)
     doubts = (*_unknown(record), *(parity.notes if parity else ()), *_doubts(repeats))
+    if baseline is None and (taken := record.figures.contended or 0.0) > CONTENTION_LIMIT:
+        doubts = (*doubts, f"{_neighbours(taken)} meanwhile: record it on a quieter machine")
     shown = replace(shown, warnings=(*shown.warnings, *doubts))
     found = (
         _misplaced(record, measurement)
@@ -248,7 +253,7 @@ def _doubts(repeats: Sequence[Repeat]) -> list[str]:
     if unsteady:
         doubts.append(f"{unsteady} of {len(repeats)} repeats began before the speed was steady")
     changed = _median(r.straight_rel for r in repeats)
-    if changed is not None and not STRAIGHT_BOUNDS[0] <= changed <= STRAIGHT_BOUNDS[1]:
+    if changed is not None and abs(1 / changed - 1) > WORTH_SAYING:
         doubts.append(
             f"alternating with the yardstick changed the speed by {1 / changed - 1:+.0%}: the "
             "throughput shown is the uninterrupted one, the loss compares the alternated ones"
@@ -336,7 +341,7 @@ def _speed(shown: Comparison, *, rethreaded: bool) -> _Speed:
         return Verdict.INCONCLUSIVE, "no usable time on either side: nothing to compare", None
     if (shown.contended or 0.0) <= CONTENTION_LIMIT:
         return _unhindered(shown, busy, wall)
-    blind = f"wall time not judged: neighbours took {shown.contended:.0%} of the processor"
+    blind = f"wall time not judged: {_neighbours(shown.contended or 0.0)}{_when(shown)}"
     if busy is None or rethreaded:
         why = "CPU time is not known" if busy is None else "other threads change the CPU time"
         return Verdict.INCONCLUSIVE, f"{blind}, and {why}", busy or wall
@@ -367,6 +372,16 @@ def _unhindered(shown: Comparison, busy: Interval | None, wall: Interval | None)
 
 def _wide(axis: Interval) -> bool:
     return axis.high - axis.low > UNCERTAIN
+
+
+def _neighbours(share: float) -> str:
+    return f"neighbours took {share:.0%} of the processor"
+
+
+def _when(shown: Comparison) -> str:
+    """Whose contention it is, where it is not this run's."""
+    then = shown.baseline.figures.contended if shown.baseline else None
+    return " when the record was made" if then is not None and then == shown.contended else ""
 
 
 def _lost(axis: Interval, tolerance: float) -> bool:
@@ -474,18 +489,3 @@ def error(reason: str, *, skipped: bool = False) -> Comparison:
 def unfit(reason: str, baseline: Record | None) -> Comparison:
     """No measurement, because no batch fits into memory."""
     return Comparison(verdict=Verdict.UNFIT, reason=reason, record=None, baseline=baseline)
-
-
-def accepted_summary(record: Record) -> str:
-    """Such as ``accepted so far: −24 % in 8 steps since 2026-03-01``; empty without steps.
-
-    The steps multiply (after ÷ before of each); one without two usable figures counts as 1.
-    """
-    if not record.accepted:
-        return ""
-    ratios = [s.after / s.before for s in record.accepted if usable(s.after) and usable(s.before)]
-    change = round(100 * (math.prod(ratios) - 1))
-    sign = "−" if change < 0 else "+" if change > 0 else "±"
-    since = min(step.date for step in record.accepted)[:10]
-    steps = f"{len(record.accepted)} step" + ("s" if len(record.accepted) > 1 else "")
-    return f"accepted so far: {sign}{abs(change)} % in {steps} since {since}"

@@ -398,8 +398,9 @@ class Pipeline:
     def _goes_on(self, ask: Ask, comparison: Comparison, outcomes: Sequence[Outcome]) -> bool:
         """Whether another repeat is worth its time."""
         done = len(outcomes)
-        if comparison.verdict in {Verdict.PARITY, Verdict.INTERFACE, Verdict.PLACEMENT}:
-            return False
+        judged = {Verdict.PARITY, Verdict.INTERFACE, Verdict.PLACEMENT}
+        if comparison.verdict in judged and not self._recording:
+            return False  # what is recorded on purpose is measured as thoroughly as anything
         if outcomes[0].repeat.build_s > SLOW_BUILD_S:
             return False
         least = RECORDING_REPEATS if self._recording else REPEATS

@@ -25,7 +25,6 @@ from synthetic import (
 from pytest_portability.compare import (
     Allowed,
     Comparison,
-    accepted_summary,
     decide,
     error,
     undecided,
@@ -100,7 +99,7 @@ def test_a_new_model_version_that_lost_speed_is_written_only_when_accepted() -> 
     assert "another version of the model: weights changed: fc2.weight" in stale.reason
     assert "beyond the 5 % tolerance" in stale.reason
     assert (writes(stale, accepted=False), writes(stale, accepted=True)) == ("no", "all")
-    kept = decide(RECORD, RECORD, parity=said(stale=True))
+    kept = decide(RECORD, RECORD, measurement=measurement(), parity=said(stale=True))
     assert writes(kept, accepted=False) == "all"
 
 
@@ -345,7 +344,31 @@ def test_an_accelerator_without_busy_time_is_judged_by_wall_time() -> None:
 def test_on_a_contended_machine_work_decides_and_the_reason_says_so() -> None:
     some = against(slower(1.0, wall=1.4), contended=0.3)
     assert some.verdict is Verdict.OK
-    assert "wall time not judged: neighbours took 30% of the processor" in some.reason
+    assert some.reason.endswith("wall time not judged: neighbours took 30% of the processor")
+
+
+def test_contention_of_the_record_is_not_said_of_this_run() -> None:
+    busy = replace(RECORD, figures=replace(FIGURES, contended=0.46))
+    some = against(RECORD, busy)
+    assert some.reason.endswith("neighbours took 46% of the processor when the record was made")
+
+
+def test_a_first_record_made_beside_neighbours_is_said_to_be_one() -> None:
+    some = decide(record(figures=replace(FIGURES, contended=0.46)), None)
+    assert some.warnings == (
+        "neighbours took 46% of the processor meanwhile: record it on a quieter machine",
+    )
+
+
+def test_another_version_that_is_too_noisy_to_judge_is_written_only_on_purpose() -> None:
+    some = Comparison(
+        verdict=Verdict.STALE,
+        reason="",
+        record=RECORD,
+        baseline=RECORD,
+        speed=Verdict.INCONCLUSIVE,
+    )
+    assert (writes(some, accepted=False), writes(some, accepted=True)) == ("no", "all")
     assert against(slower(1.2, wall=1.6), contended=0.3).verdict is Verdict.REGRESSED
 
 
@@ -551,7 +574,7 @@ def test_accepted_steps_add_up() -> None:
         for n in range(8)
     )
     some = record(accepted=steps)
-    assert accepted_summary(some) == "accepted so far: −24 % in 8 steps since 2026-03-01"
+    assert some.accepted_so_far == "accepted so far: −24 % in 8 steps since 2026-03-01"
     odd = record(accepted=(replace(steps[0], before=math.nan),))
-    assert accepted_summary(odd) == "accepted so far: ±0 % in 1 step since 2026-03-01"
-    assert accepted_summary(RECORD) == ""
+    assert odd.accepted_so_far == "accepted so far: ±0 % in 1 step since 2026-03-01"
+    assert RECORD.accepted_so_far == ""

@@ -31,7 +31,7 @@ def archives():
     """Files of known types, made by the standard library: (bytes, label) each."""
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("a.txt", TEXT)
+        archive.writestr(zipfile.ZipInfo("a.txt"), TEXT)  # no time of day: the same bytes always
     yield stream.getvalue(), "zip"
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as archive:

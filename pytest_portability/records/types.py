@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -162,3 +163,18 @@ class Record:
             weights=self.model.weights,
             tensors=self.model.tensors,
         )
+
+    @property
+    def accepted_so_far(self) -> str:
+        """Such as ``accepted so far: −24 % in 8 steps since 2026-03-01``; empty without steps.
+
+        The steps multiply (after ÷ before of each); one without two usable figures counts as 1.
+        """
+        if not self.accepted:
+            return ""
+        usable = [s for s in self.accepted if math.isfinite(s.after / (s.before or math.nan))]
+        change = round(100 * (math.prod(s.after / s.before for s in usable) - 1))
+        sign = "−" if change < 0 else "+" if change > 0 else "±"
+        since = min(step.date for step in self.accepted)[:10]
+        steps = f"{len(self.accepted)} step" + ("s" if len(self.accepted) > 1 else "")
+        return f"accepted so far: {sign}{abs(change)} % in {steps} since {since}"

@@ -151,7 +151,7 @@ def _below(entry: Entry) -> Iterator[str]:
     for warning in comparison.warnings:
         yield f"        note: {warning}"
     if comparison.baseline is not None and comparison.baseline.accepted:
-        yield f"        {compare.accepted_summary(comparison.baseline)}"
+        yield f"        {comparison.baseline.accepted_so_far}"
     if entry.update and entry.update != "unchanged":
         yield f"        baseline {entry.update}"
 

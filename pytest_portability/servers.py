@@ -155,6 +155,7 @@ class Servers:
         try:
             job.mkdir()
             (job / "call").write_bytes(call)
+            Path.cwd()  # where it is gone, an interpreter that starts there says so in many ways
             kills = _memory_kills()
             code = self._run(job, environment or {}, preload, time_limit_s)
             return _value(job, code, time_limit_s, out_of_memory=_memory_kills() > kills)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -67,6 +68,7 @@ ASK = Ask(
     repeats=6,
     time_limit_s=60,
     environment={},
+    by_value=[sys.modules[__name__]],
 )
 
 

@@ -285,7 +285,7 @@ def _judged(shown: Comparison, record: Record, baseline: Record, allowed: Allowe
     axes = []
     for axis, mine, other in (("busy", now.busy, then.busy), ("wall", now.wall, then.wall)):
         if mine is not None and other is not None:
-            prior = expected(record, axis, shown.contended)
+            prior = expected(axis, record, baseline, shown.contended)
             if updated:
                 prior = replace(prior, spread_rel=math.hypot(prior.spread_rel, UPDATED_SPREAD))
             check, base = Sample(mine, now.repeats), Sample(other, then.repeats)
@@ -385,11 +385,11 @@ def _when(shown: Comparison) -> str:
 
 
 def _lost(axis: Interval, tolerance: float) -> bool:
-    return axis.low > 0 and axis.value > tolerance
+    return axis.certain and axis.value > tolerance
 
 
 def _gained(axis: Interval, tolerance: float) -> bool:
-    return axis.high < 0 and axis.value < -tolerance
+    return axis.certain and axis.value < -tolerance
 
 
 def _certain(shown: Comparison, judged: list[Interval]) -> _Speed:

@@ -16,8 +16,9 @@ class Interval:
     Attributes:
         axis: ``busy`` or ``wall``.
         value: the estimate.
-        low: lower end of the confidence interval.
-        high: upper end.
+        low: lower end of the interval, which the loss is below in one case of twenty at most.
+        high: upper end, likewise.
+        certain: whether "no loss" is outside of the wider interval that a claim needs.
         relative: whether both sides were divided by the same yardstick; False means raw seconds.
     """
 
@@ -25,6 +26,7 @@ class Interval:
     value: float
     low: float
     high: float
+    certain: bool = True
     relative: bool = True
 
     def __str__(self) -> str:
@@ -37,19 +39,23 @@ class Interval:
         return f"{100 * abs(self.value):.1f} % {word} ({low} to {high} %, {self.axis}{raw})"
 
 
-CONFIDENCE = 0.99975
-"""One-sided level of each look. A regression is claimed at 3, 4, 5 or 6 repeats on one of two axes:
-by Bonferroni's bound at most 8 × 0.025 % = 0.2 % of identical builds are flagged, in fact far fewer
-because looks and axes are strongly correlated (Pocock 1977, doi:10.1093/biomet/64.2.191) and the
-estimate has to exceed the tolerance too."""
+CLAIM = 0.99985
+"""One-sided level at which a loss or a gain is claimed. It may be at 3, 4, 5 or 6 repeats on one of
+two axes: by Bonferroni's bound at most 8 × 0.015 % = 0.12 % of identical builds are flagged, in fact
+far fewer because looks and axes are strongly correlated (Pocock 1977,
+doi:10.1093/biomet/64.2.191) and the estimate has to exceed the tolerance too."""
 
-PRIOR_FREEDOM = 10.0
-"""Degrees of freedom of the prior spread: what about a dozen earlier processes would have given."""
+INSIDE = 0.95
+"""One-sided level of the interval that is shown and that a pass needs inside the tolerance. A pass
+costs less when it is wrong: a loss of 8 % passes at 5 % only if the estimate errs by 3 % and 1.6
+standard errors at once, and the next run looks again."""
 
-CONTRADICTED = 2.0
-"""Variance of the samples ÷ the prior's beyond which the prior is dropped. With 4 degrees of
-freedom a right prior is dropped in 9 % of cases (χ²₄ > 8), which costs a repeat; a prior too
-small by 3 or 5 would else flag up to 0.6 % of identical builds (simulated), and so 0.3 %."""
+PRIOR_FREEDOM = 4.0
+"""Degrees of freedom of the prior spread: what five earlier processes would have given."""
+
+CONTRADICTED = 1.5
+"""Variance of the samples ÷ the prior's beyond which the prior is dropped. Simulated machines whose
+spread was 0.7 to 10 times the prior's then flagged at most 0.3 % of identical builds."""
 
 WIDEST = math.log(100)
 """Half of the widest interval of ln(figure): a factor of 100 either way says nothing already."""
@@ -60,21 +66,27 @@ UNKNOWN_CONTENTION = 0.35
 RAW_SPREAD = 0.10
 """Between processes of raw seconds; identical builds differed by 2–12 %."""
 
-SPREADS = {
-    # (torch, several threads, axis): (idle, more per unit of contention), both as fractions.
-    # Fitted to measured spreads: idle, and beside bursty neighbours (load 2.7 on two cores), whose
-    # contention is put at 0.35 by estimate. Wall beside them: 9–21 %, busy 0.5–1.6 %, torch with
-    # two threads 7 %.
-    (False, False, "busy"): (0.010, 0.02),
-    (False, True, "busy"): (0.012, 0.03),
-    (True, False, "busy"): (0.012, 0.05),
-    (True, True, "busy"): (0.020, 0.19),
-    (False, False, "wall"): (0.010, 0.37),
-    (False, True, "wall"): (0.015, 0.37),
-    (True, False, "wall"): (0.015, 0.37),
-    (True, True, "wall"): (0.020, 0.37),
+QUIET_SPREAD = {"busy": 0.010, "wall": 0.012}
+"""Standard deviation of ln(time ÷ yardstick) between fresh processes of one build on a machine
+whose windows agree."""
+
+UNREST = 0.4
+"""More of it per unit of unrest: where the typical window takes 10 % longer than an undisturbed one,
+undisturbed ones of two processes differ by some 4 %. Fitted on a virtual machine whose neighbours
+no counter shows; it needs no table of runtimes, because it is the build's own windows that tell."""
+
+CONTENTION = {
+    # (several threads, axis): more of it per unit of contention
+    (False, "busy"): 0.06,
+    (True, "busy"): 0.6,  # the second thread's share of the work depends on its getting a core
+    (False, "wall"): 0.37,
+    (True, "wall"): 0.6,
 }
-"""Standard deviation of ln(time ÷ yardstick) between fresh processes of one build."""
+"""Fitted to machines beside bursty and steady neighbours that took 20–60 % of the processor: work
+per batch of one thread moved by 3 %, of two threads by 30 %."""
+
+UNKNOWN_UNREST = 0.05
+"""Assumed where a record does not tell."""
 
 ACCELERATOR_SPREAD = 0.015
 """Not measured by us yet: a device event beside a neighbour-free yardstick."""
@@ -101,20 +113,27 @@ class Sample:
     repeats: int
 
 
-def expected(record: Record, axis: str, contended: float | None) -> Prior:
-    """The prior of a build: by runtime family, threads, axis and how contended the machine is.
+def expected(axis: str, check: Record, baseline: Record, contended: float | None) -> Prior:
+    """The prior of a comparison: by axis, unrest, threads and how contended the machine is.
 
     Args:
-        record: whose build it is.
         axis: ``busy`` or ``wall``.
+        check: of now.
+        baseline: what it is held against; the less quiet of the two counts.
         contended: share (0–1) of the processor that neighbours took; None is unknown, and then
             taken for contended on a CPU.
     """
-    if record.platform != "cpu":
+    if check.platform != "cpu":
         return Prior(ACCELERATOR_SPREAD)
-    torch = record.key.runtime.split(".")[0] == "torch"
-    idle, slope = SPREADS[torch, record.threads != 1, axis]
-    return Prior(math.hypot(idle, slope * (UNKNOWN_CONTENTION if contended is None else contended)))
+    taken = UNKNOWN_CONTENTION if contended is None else contended
+    slope = CONTENTION[check.threads != 1, axis]
+    unrest = max(_unrest(getattr(side.figures, axis)) for side in (check, baseline))
+    return Prior(math.hypot(QUIET_SPREAD[axis], UNREST * unrest, slope * taken))
+
+
+def _unrest(axis: Axis) -> float:
+    seen = axis.unrest_rel
+    return UNKNOWN_UNREST if seen is None or not math.isfinite(seen) else max(0.0, seen)
 
 
 def loss(
@@ -154,10 +173,11 @@ def loss(
             squares += (side.repeats - 1) * side.axis.spread_rel**2
     variance, freedom = _variance(squares, freedom, replace(prior, spread_rel=spread))
     error = math.sqrt(variance * (1 / check.repeats + 1 / baseline.repeats))
-    half = min(t_quantile(CONFIDENCE, freedom) * error, WIDEST)
     d = math.log(now / then)
+    half = min(t_quantile(INSIDE, freedom) * error, WIDEST)
     value, low, high = (-math.expm1(-(d + step)) for step in (0.0, -half, half))
-    return Interval(axis=axis, value=value, low=low, high=high, relative=relative)
+    certain = abs(d) > t_quantile(CLAIM, freedom) * error
+    return Interval(axis=axis, value=value, low=low, high=high, certain=certain, relative=relative)
 
 
 def _variance(squares: float, freedom: float, prior: Prior) -> tuple[float, float]:

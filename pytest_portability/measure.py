@@ -19,7 +19,7 @@ from pytest_portability.runtimes import Build
 from pytest_portability.samples import Latency, Sampling, Window
 from pytest_portability.yardstick import Yardstick
 
-STRAIGHT_WINDOWS = 5
+STRAIGHT_WINDOWS = 15
 STRAIGHT_LIMIT_S = 0.1
 """Longer windows hold one long batch, which a yardstick before it cannot change: no stretch."""
 
@@ -165,26 +165,32 @@ class Stopwatch:
 
         return share
 
-    def _timed(self, work: Callable[[int], None], turns: int) -> tuple[float, float]:
-        """Wall and CPU seconds of ``work(turns)``."""
+    def _timed(self, batches: int) -> tuple[float, float]:
+        """Wall seconds and CPU seconds of the process for so many batches."""
         clock = self._clock
         busy, wall = clock.busy(), clock.wall()
-        work(turns)
-        wall, busy = clock.wall() - wall, clock.busy() - busy
+        for _ in range(batches):
+            self._build.launch()
+        self._build.synchronize()
+        return self._checked(batches, clock.wall() - wall, clock.busy() - busy)
+
+    def _reference(self, units: int) -> tuple[float, float]:
+        """Wall and CPU seconds of so many units of the yardstick."""
+        wall = self._clock.wall()
+        busy = self._yardstick.run(units)
+        return self._checked(units, self._clock.wall() - wall, busy)
+
+    @staticmethod
+    def _checked(turns: int, wall: float, busy: float) -> tuple[float, float]:
         if not wall > 0 or not busy >= 0:
             msg = f"the clock stood still or ran backwards: {turns} turns took {wall:g} s wall "
             msg += f"and {busy:g} s CPU time"
             raise BuildError(msg)
         return wall, busy
 
-    def _infer(self, batches: int) -> None:
-        for _ in range(batches):
-            self._build.launch()
-        self._build.synchronize()
-
     def _window(self, batches: int) -> Window:
         switches, faults = self._clock.usage()
-        wall, busy = self._timed(self._infer, batches)
+        wall, busy = self._timed(batches)
         more_switches, more_faults = self._clock.usage()
         return Window(
             batches=batches,
@@ -212,16 +218,16 @@ class Stopwatch:
 
     def _units(self) -> int:
         self._yardstick.run(1)  # loads the library's kernels
-        unit_s = min(self._timed(self._yardstick.run, 1)[0] for _ in range(UNIT_CALLS))
+        unit_s = min(self._reference(1)[0] for _ in range(UNIT_CALLS))
         return self._turns(self._sampling.yardstick_s, unit_s)
 
     def _alternate(self, batches: int, units: int) -> tuple[Window, ...]:
         windows: list[Window] = []
         end = self._clock.wall() + self._sampling.seconds
-        before = self._timed(self._yardstick.run, units)
+        before = self._reference(units)
         while len(windows) < self._sampling.min_windows or self._clock.wall() < end:
             window = self._window(batches)
-            after = self._timed(self._yardstick.run, units)
+            after = self._reference(units)
             # The yardstick of a window is the mean of the two that enclose it: a neighbour that
             # comes or goes during the window is half in it on both sides.
             wall, busy = ((a + b) / 2 / units for a, b in zip(before, after, strict=True))
@@ -238,7 +244,7 @@ class Stopwatch:
         else:
             fewest, most = LATENCY_CALLS
             calls = max(fewest, min(most, int(LATENCY_S / batch_s)))
-            samples = [self._timed(self._infer, 1)[0] for _ in range(calls)]
+            samples = [self._timed(1)[0] for _ in range(calls)]
         p50, p90, p99 = (float(p) for p in np.percentile(samples, [50, 90, 99]))
         return Latency(p50_s=p50, p90_s=p90, p99_s=p99, calls=len(samples))
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
-from statistics import fmean, median, stdev
+from statistics import median, stdev
 
 from pytest_portability.kernels import KernelPath, effective_precision
 from pytest_portability.models import ModelFacts
@@ -35,8 +35,8 @@ def figures(measurement: Measurement) -> Figures:
     Memory is the least over repeats because what else a process happens to touch only adds to it.
     """
     repeats = measurement.repeats
-    wall = _axis(repeats, lambda r: r.wall_s, lambda r: r.wall_ratio)
-    busy = _axis(repeats, lambda r: r.busy_s, lambda r: r.busy_ratio)
+    wall = _axis(repeats, "wall")
+    busy = _axis(repeats, "busy")
     if wall is None:
         msg = "a measurement without a single repeat has no figures"
         raise ValueError(msg)
@@ -76,19 +76,18 @@ def _median(values: Iterable[float]) -> float | None:
     return median(known) if known else None
 
 
-def _axis(
-    repeats: Sequence[Repeat],
-    seconds: Callable[[Repeat], float | None],
-    ratio: Callable[[Repeat], float | None],
-) -> Axis | None:
-    found = [s for s in map(seconds, repeats) if s is not None]
-    if len(found) < len(repeats) or not found:
+def _axis(repeats: Sequence[Repeat], name: str) -> Axis | None:
+    """The figures of one axis, ``wall`` or ``busy``."""
+    seconds = [getattr(r, f"{name}_s") for r in repeats]
+    if not seconds or None in seconds:
         return None
-    logs = [math.log(r) for r in map(ratio, repeats) if r is not None and r > 0]
+    ratios = [getattr(r, f"{name}_ratio") for r in repeats]
+    logs = [math.log(r) for r in ratios if r is not None and r > 0]
     return Axis(
-        seconds=median(found),
-        ratio=math.exp(fmean(logs)) if logs else math.nan,
+        seconds=median(seconds),
+        ratio=math.exp(median(logs)) if logs else math.nan,
         spread_rel=stdev(logs) if len(logs) > 1 else 0.0,
+        unrest_rel=_median(getattr(r, f"{name}_unrest_rel") for r in repeats),
     )
 
 

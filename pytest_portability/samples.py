@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -12,6 +13,9 @@ from pytest_portability.sensors import Sensors
 
 PARALLEL = 1.05
 """CPU time ÷ wall time beyond which a build is taken to use more than one thread."""
+
+UNDISTURBED = 10
+"""One window in so many is taken to have run undisturbed."""
 
 STRAIGHT_BOUNDS = (0.97, 1.03)
 """Uninterrupted ÷ alternated time inside which alternating with the yardstick changed nothing."""
@@ -32,8 +36,8 @@ class Sampling:
     """
 
     seconds: float = 1.5
-    window_s: float = 0.03
-    yardstick_s: float = 0.01
+    window_s: float = 0.01
+    yardstick_s: float = 0.005
     warmup_s: float = 2.0
     steady_rel: float = 0.10
     min_windows: int = 5
@@ -128,16 +132,10 @@ class Repeat:
         def typical(windows: tuple[Window, ...]) -> float:
             by_wall = self.busy_s is None
             times = (w.wall_s if by_wall else w.busy_s or 0.0 for w in windows)
-            return median(time / w.batches for time, w in zip(times, windows, strict=True))
+            return _undisturbed([t / w.batches for t, w in zip(times, windows, strict=True)])
 
-        alternated = typical(self.windows)
-        return typical(self.straight) / alternated if self.straight and alternated else 1.0
-
-    @property
-    def sustained_s(self) -> float:
-        """Wall seconds per batch to report: uninterrupted where alternating changed the figure."""
-        low, high = STRAIGHT_BOUNDS
-        return self.wall_s if low <= self.straight_rel <= high else self.wall_s * self.straight_rel
+        rel = typical(self.straight) / typical(self.windows)
+        return rel if math.isfinite(rel) else 1.0
 
     @property
     def busy_s(self) -> float | None:
@@ -148,26 +146,45 @@ class Repeat:
 
     @property
     def wall_ratio(self) -> float:
-        """Median over windows of wall time per batch ÷ its yardstick's; NaN without a yardstick."""
-        return _ratio([(w.wall_s / w.batches, w.yardstick_wall_s) for w in self.windows])
+        """Undisturbed wall time per batch ÷ the yardstick's; NaN without a yardstick."""
+        windows = self.windows
+        return _ratio(
+            [w.wall_s / w.batches for w in windows], [w.yardstick_wall_s for w in windows]
+        )
 
     @property
     def busy_ratio(self) -> float | None:
-        """Median over windows of CPU time per batch ÷ its yardstick's, None where not known."""
+        """Undisturbed CPU time per batch ÷ the yardstick's, None where not known."""
         if self.busy_s is None:
             return None
-        return _ratio([((w.busy_s or 0.0) / w.batches, w.yardstick_busy_s) for w in self.windows])
+        windows = self.windows
+        busy = [(w.busy_s or 0.0) / w.batches for w in windows]
+        return _ratio(busy, [w.yardstick_busy_s for w in windows])
+
+    @property
+    def wall_unrest_rel(self) -> float:
+        """Wall time per batch of the median window ÷ an undisturbed one's, minus 1."""
+        return _unrest([w.wall_s / w.batches for w in self.windows])
+
+    @property
+    def busy_unrest_rel(self) -> float | None:
+        """CPU time per batch of the median window ÷ an undisturbed one's, minus 1; None likewise.
+
+        Of neighbours that no counter shows, such as another machine on the same core, this is the
+        only witness.
+        """
+        if self.busy_s is None:
+            return None
+        return _unrest([(w.busy_s or 0.0) / w.batches for w in self.windows])
 
     @property
     def yardstick_s(self) -> float:
-        """Median seconds of one unit of the yardstick: CPU time where known, else wall time.
+        """Undisturbed seconds of one unit of the yardstick: CPU time where known, else wall time.
 
         NaN without a yardstick.
         """
         busy = [w.yardstick_busy_s for w in self.windows]
-        found = busy if any(busy) else [w.yardstick_wall_s for w in self.windows]
-        known = [unit for unit in found if unit is not None and unit > 0]
-        return median(known) if known else math.nan
+        return _undisturbed(busy if any(busy) else [w.yardstick_wall_s for w in self.windows])
 
     @property
     def burst_s(self) -> float:
@@ -203,10 +220,25 @@ class Repeat:
         return max(missed, self.neighbours) if parallel and self.neighbours > 0 else missed
 
 
-def _ratio(pairs: list[tuple[float, float | None]]) -> float:
-    # NaN and what a coarse clock takes for 0 are both no yardstick; neither is above 0.
-    ratios = [value / unit for value, unit in pairs if unit is not None and unit > 0]
-    return median(ratios) if ratios else math.nan
+def _ratio(times: Sequence[float], units: Sequence[float | None]) -> float:
+    return _undisturbed(times) / _undisturbed(units)
+
+
+def _unrest(times: Sequence[float]) -> float:
+    least = _undisturbed(times)
+    return median(times) / least - 1 if least > 0 else math.nan
+
+
+def _undisturbed(times: Sequence[float | None]) -> float:
+    """The time that a tenth of the windows kept below; NaN where none is known.
+
+    Neighbours, a shared cache and a core shared with another machine only ever make a window
+    longer. On a virtual machine this quantile differed between fresh processes two to four times
+    less than the median did.
+    """
+    # NaN and what a coarse clock takes for 0 are both unknown; neither is above 0.
+    known = sorted(time for time in times if time is not None and time > 0)
+    return known[len(known) // UNDISTURBED] if known else math.nan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,9 +258,19 @@ class Measurement:
     unit: str = "samples"
 
     @property
+    def straight_rel(self) -> float:
+        """Uninterrupted ÷ alternated time per batch, median over repeats."""
+        return median(r.straight_rel for r in self.repeats)
+
+    @property
     def wall_s(self) -> float:
-        """Sustained wall seconds per batch, median over repeats."""
-        return median(r.sustained_s for r in self.repeats)
+        """Sustained wall seconds per batch, median over repeats.
+
+        Uninterrupted ones where alternating changed the figure.
+        """
+        low, high = STRAIGHT_BOUNDS
+        unchanged = low <= self.straight_rel <= high
+        return median(r.wall_s for r in self.repeats) * (1.0 if unchanged else self.straight_rel)
 
     @property
     def throughput(self) -> float:

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from pytest_portability import convert, models, sensors, yardstick
+from pytest_portability import convert, models, sensors, targets, yardstick
 from pytest_portability.errors import BuildError
 from pytest_portability.kernels import KernelPath
 from pytest_portability.measure import Stopwatch
@@ -126,7 +126,8 @@ class Outcome:
 def measure(job: Job) -> Outcome:
     """Build, time, and take outputs, task metric and (if sampled) the kernel path."""
     # Yardstick and sensors first: their own memory must not count as the model's.
-    fixed = yardstick.on_device(job.yardstick) if job.yardstick else yardstick.on_cpu()
+    on_cpu = job.platform == "cpu"
+    fixed = None if on_cpu else _yardstick(job)
     watch = sensors.Watch(job.platform, job.address)
     resident = _Resident()
     request = Request(
@@ -142,7 +143,9 @@ def measure(job: Job) -> Outcome:
     build_s = time.perf_counter() - start
     with contextlib.closing(build):
         build.stage(job.inputs)
-        stopwatch = Stopwatch(build, fixed, job.sampling, on_cpu=job.platform == "cpu")
+        # A few hundred kilobytes, of as many threads as the build turns out to use.
+        fixed = fixed or yardstick.on_cpu(_threads(build))
+        stopwatch = Stopwatch(build, fixed, job.sampling, on_cpu=on_cpu)
         watch.start()
         timing = stopwatch.run()
         seen = watch.stop()
@@ -172,11 +175,15 @@ def measure(job: Job) -> Outcome:
     return Outcome(repeat=repeat, outputs=outputs, again=again, metrics=metrics)
 
 
+def _threads(build: Build) -> int:
+    """How many threads of a build run at once; one that does not say is taken to use all."""
+    usable = targets.usable_cores()
+    return min(build.observed().threads or usable, usable, yardstick.MOST_THREADS)
+
+
 def _yardstick(job: Job) -> Yardstick:
     if job.yardstick:
         return yardstick.on_device(job.yardstick)
-    if job.platform == "cpu":
-        return yardstick.on_cpu()
     model, inputs = yardstick.node()
     request = Request(model=model, handle=job.handle, platform=job.platform)
     build = job.runtime.build(request)

@@ -1,14 +1,18 @@
 """Fixed reference work per target, done by a library independent of the runtime under test.
 
-It tells a slow machine from a slow build. On a CPU it is a GEMM by NumPy on one thread, whatever
-the model uses: a two-thread BLAS spins between calls, which made its own time vary by 67-109 % and
-slowed the model beside it 1.6-2.3 times. A copy yardstick tracks neighbours four times worse than
-the GEMM does. On an accelerator it is a GEMM of bounded size plus a chain of tiny kernels, because
+It tells a slow machine from a slow build. On a CPU it is a GEMM by NumPy, by each of as many threads
+as may run at once where the model uses several, and then without a barrier between products: a
+BLAS on two threads spins between calls, which made its own time vary by 67-109 % and slowed the
+model beside it 1.6-2.3 times. One thread would not see two virtual processors share a core, which
+halved the speed of builds on two threads for seconds at a time while one thread ran as ever. A copy
+yardstick tracks neighbours four times worse than the GEMM does. On an accelerator it is a GEMM of bounded size plus a chain of tiny kernels, because
 the same card behind another host CPU is the same target and launch latency is part of it.
 """
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -25,6 +29,9 @@ CPU_SIZE = 192
 """Three float32 matrices of 192 × 192 take 432 kB: inside a level-2 cache, so that the yardstick
 neither waits for memory nor clears a large cache under the model's feet."""
 
+MOST_THREADS = 8
+"""More would wait for Python's lock, which each product needs for a microsecond of its 145."""
+
 DEVICE_SIZE = 3072
 NODE_SIZE = 1024
 TINY_KERNELS = 64
@@ -39,25 +46,68 @@ class Yardstick:
     Attributes:
         id: the work, the library that does it, and its version. Figures of other work or another
             library cannot be compared.
-        run: does the given number of units and returns when they are done.
+        run: does the given number of units, returns when they are done, and gives the CPU seconds
+            that they took, of its slowest thread if it has several; 0 where a device does them.
+            Not those of the process: threads of the model may still spin.
     """
 
     id: str
-    run: Callable[[int], None]
+    run: Callable[[int], float]
 
 
-def on_cpu() -> Yardstick:
-    """A float32 GEMM by NumPy; its library must already be limited to one thread."""
+def on_cpu(threads: int = 1) -> Yardstick:
+    """A float32 GEMM by NumPy; its library must already be limited to one thread.
+
+    Args:
+        threads: how many do the same units at once, each its own.
+    """
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal((2, CPU_SIZE, CPU_SIZE), dtype=np.float32)
-    out = np.empty_like(a)
 
-    def run(units: int) -> None:
+    def work(units: int) -> float:
+        out, start = outs[threading.get_ident()], time.thread_time()
         # Always the same product: chained ones would overflow or become denormal, and slow.
         for _ in range(units):
             np.matmul(a, b, out=out)
+        return time.thread_time() - start
 
-    return Yardstick(id=f"gemm-{CPU_SIZE}-float32 {_blas()}", run=run)
+    outs = {threading.get_ident(): np.empty_like(a)}
+    name = f"gemm-{CPU_SIZE}-float32 {_blas()}"
+    if threads == 1:
+        return Yardstick(id=name, run=work)
+    crew = _Crew(work, threads - 1, lambda: outs.update({threading.get_ident(): np.empty_like(a)}))
+    return Yardstick(id=f"{threads}x{name}", run=crew.run)
+
+
+class _Crew:
+    """Threads that wait asleep until they and the caller's thread are all to do the same work."""
+
+    def __init__(
+        self, work: Callable[[int], float], others: int, enlist: Callable[[], None]
+    ) -> None:
+        self._work = work
+        self._units = 0
+        self._spent: list[float] = []
+        self._start = threading.Barrier(others + 1)
+        self._end = threading.Barrier(others + 1)
+        self._enlist = enlist
+        for _ in range(others):
+            threading.Thread(target=self._serve, daemon=True).start()
+
+    def run(self, units: int) -> float:
+        """Do the units in every thread; CPU seconds of the slowest, for which the others wait."""
+        self._units, self._spent = units, []
+        self._start.wait()
+        self._spent.append(self._work(units))
+        self._end.wait()
+        return max(self._spent)
+
+    def _serve(self) -> None:
+        self._enlist()
+        while True:
+            self._start.wait()
+            self._spent.append(self._work(self._units))
+            self._end.wait()
 
 
 def _blas() -> str:
@@ -92,10 +142,11 @@ def on_build(build: Build, name: str) -> Yardstick:
         name: of runtime and version.
     """
 
-    def run(units: int) -> None:
+    def run(units: int) -> float:
         for _ in range(units):
             build.launch()
         build.synchronize()
+        return 0.0
 
     return Yardstick(id=f"matmul-{NODE_SIZE}-float32 {name}", run=run)
 
@@ -117,7 +168,7 @@ def on_device(handle: str) -> Yardstick:
     out = torch.empty_like(a)  # allocated once: the model's memory peak must not hold it
     tiny = torch.ones(16, device=device)
 
-    def run(units: int) -> None:
+    def run(units: int) -> float:
         with torch.inference_mode():
             for _ in range(units):
                 torch.mm(a, a, out=out)
@@ -125,6 +176,7 @@ def on_device(handle: str) -> Yardstick:
                     tiny.mul_(1.0)
         if device.type != "cpu":
             torch.accelerator.synchronize(device)
+        return 0.0
 
     library = next(
         (

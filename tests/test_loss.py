@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from synthetic import figures, record, steady
 
 from pytest_portability.loss import (
-    CONFIDENCE,
+    CLAIM,
+    INSIDE,
     RAW_SPREAD,
     Interval,
     Prior,
@@ -21,7 +22,7 @@ from pytest_portability.loss import (
     loss,
     t_quantile,
 )
-from pytest_portability.records import Axis
+from pytest_portability.records import Axis, Record
 
 PRIOR = Prior(0.01)
 
@@ -38,7 +39,7 @@ def held(
     return found
 
 
-@pytest.mark.parametrize("level", [0.9, 0.975, 0.999, CONFIDENCE])
+@pytest.mark.parametrize("level", [0.9, 0.975, 0.999, INSIDE, CLAIM])
 @pytest.mark.parametrize("freedom", [8, 10, 14, 18.5, 40, 1000])
 def test_the_quantile_agrees_with_scipy(level: float, freedom: float) -> None:
     assert t_quantile(level, freedom) == pytest.approx(scipy.stats.t.ppf(level, freedom), rel=5e-3)
@@ -70,13 +71,15 @@ def test_more_repeats_and_less_spread_narrow_the_interval() -> None:
 def test_samples_that_spread_more_than_the_prior_are_believed() -> None:
     """With 6 degrees of freedom of their own, and the prior's none."""
     found = held(sample(10, 4, 0.10), sample(10, 4, 0.10))
-    half = scipy.stats.t.ppf(CONFIDENCE, 6) * 0.10 * math.sqrt(0.5)
+    half = scipy.stats.t.ppf(INSIDE, 6) * 0.10 * math.sqrt(0.5)
     assert found.high == pytest.approx(-math.expm1(-half), rel=0.01)
 
 
 def test_without_variance_or_with_one_repeat_the_prior_decides() -> None:
     same = held(sample(10, 4, 0.0), sample(10, 4, 0.0))
-    assert same.high > 0.01
+    spread = PRIOR.spread_rel * math.sqrt(PRIOR.freedom / (PRIOR.freedom + 6) / 2)
+    half = scipy.stats.t.ppf(INSIDE, PRIOR.freedom + 6) * spread
+    assert same.high == pytest.approx(-math.expm1(-half), rel=0.01)
     once = held(sample(10, 2), Sample(sample(10, 1).axis, 1))
     assert once.high > same.high
 
@@ -91,7 +94,7 @@ def test_a_spread_that_is_not_a_number_is_no_spread_seen() -> None:
 def test_another_yardstick_compares_raw_seconds_with_a_wider_prior() -> None:
     found = held(sample(10), sample(10), relative=False)
     assert not found.relative
-    assert found.high > RAW_SPREAD
+    assert found.high > RAW_SPREAD / 2 > held(sample(10), sample(10)).high
     assert "raw seconds" in str(found)
 
 
@@ -110,15 +113,49 @@ def test_figures_that_are_no_times_give_no_interval(seconds: float) -> None:
     assert loss("busy", sample(10), Sample(sample(10).axis, 0), PRIOR) is None
 
 
-def test_the_prior_knows_runtime_threads_axis_and_neighbours() -> None:
-    ort = record(threads=1)
-    torch = record(key=replace(ort.key, runtime="torch"), threads=2)
-    assert expected(ort, "busy", 0.0).spread_rel == pytest.approx(0.01)
-    assert expected(torch, "busy", 0.35).spread_rel == pytest.approx(0.07, abs=0.005)
-    assert expected(torch, "busy", None) == expected(torch, "busy", 0.35)
-    assert expected(ort, "wall", 0.35).spread_rel > 5 * expected(ort, "busy", 0.35).spread_rel
+def unrest(record: Record, rel: float | None) -> Record:
+    """The same with other unrest on both axes."""
+    now = record.figures
+    assert now.busy is not None
+    busy, wall = (replace(axis, unrest_rel=rel) for axis in (now.busy, now.wall))
+    return replace(record, figures=replace(now, busy=busy, wall=wall))
+
+
+def test_the_prior_knows_unrest_threads_axis_and_neighbours() -> None:
+    one = unrest(record(threads=1), 0.0)
+    two = replace(one, threads=2)
+    assert expected("busy", one, one, 0.0).spread_rel == pytest.approx(0.010)
+    assert expected("wall", one, one, 0.0).spread_rel == pytest.approx(0.012)
+    assert expected("busy", one, one, None) == expected("busy", one, one, 0.35)
+    assert expected("busy", two, two, 0.5).spread_rel == pytest.approx(0.3, abs=0.005)
+    wide = expected("wall", one, one, 0.35).spread_rel
+    assert wide > 5 * expected("busy", one, one, 0.35).spread_rel
     gpu = record(platform="cuda")
-    assert expected(gpu, "wall", None) == Prior(0.015)
+    assert expected("wall", gpu, gpu, None) == Prior(0.015)
+
+
+@pytest.mark.parametrize("unquiet", ["check", "baseline"])
+def test_the_less_quiet_side_widens_the_prior(unquiet: str) -> None:
+    """Neighbours that no counter shows lengthen some windows more than others."""
+    calm, restless = unrest(record(threads=1), 0.0), unrest(record(threads=1), 0.1)
+    sides = (restless, calm) if unquiet == "check" else (calm, restless)
+    assert expected("busy", *sides, 0.0).spread_rel == pytest.approx(math.hypot(0.010, 0.04))
+
+
+@pytest.mark.parametrize("rel", [None, math.nan])
+def test_unrest_that_is_not_known_is_assumed(rel: float | None) -> None:
+    unknown = unrest(record(threads=1), rel)
+    assert expected("busy", unknown, unknown, 0.0).spread_rel == pytest.approx(
+        math.hypot(0.010, 0.02)
+    )
+
+
+def test_a_loss_is_claimed_at_a_level_that_the_interval_shown_does_not_need() -> None:
+    """Outside of a one-in-twenty interval is no claim yet."""
+    found = held(sample(10.25, 2, 0.008), sample(10, 4, 0.008))
+    assert found.low > 0
+    assert not found.certain
+    assert held(sample(11, 4, 0.008), sample(10, 4, 0.008)).certain
 
 
 def test_an_interval_reads_as_a_loss_or_a_gain() -> None:

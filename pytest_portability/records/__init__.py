@@ -387,7 +387,10 @@ def _read_figures(table: Table) -> Figures:
             axes[name] = None
             continue
         seconds, ratio, spread_rel = (table.take(k, "float") for k in keys)
-        axes[name] = Axis(seconds=seconds, ratio=ratio, spread_rel=spread_rel)
+        unrest_rel = table.take(f"{name}_unrest_rel", "float", None)
+        axes[name] = Axis(
+            seconds=seconds, ratio=ratio, spread_rel=spread_rel, unrest_rel=unrest_rel
+        )
     found = take_fields(Figures, table, _AXES)
     table.finish()
     return Figures(**found, **axes)

@@ -38,13 +38,17 @@ class Axis:
 
     Attributes:
         seconds: median over repeats.
-        ratio: geometric mean over repeats of seconds ÷ one unit of the yardstick.
+        ratio: median over repeats (of logarithms) of undisturbed seconds ÷ one unit of the
+            yardstick, undisturbed likewise.
         spread_rel: standard deviation between repeats of ln(ratio); 0 with one repeat.
+        unrest_rel: how much longer the typical window took than an undisturbed one, median over
+            repeats; None where unknown.
     """
 
     seconds: float
     ratio: float
     spread_rel: float
+    unrest_rel: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,254 @@
+"""False alarms, misses and cost of rules that judge speed, on the same raw runs.
+
+Identical builds and builds with a known share of extra work are measured in fresh processes on an
+idle machine, beside bursty neighbours and beside a steady load of twice the cores. Every rule then
+judges the same pairs of sessions: ours, and what a user would reach for instead. Run it alone on
+the machine:
+
+    python benchmarks/detection.py [--quick] [--runs FILE]
+
+``--runs`` keeps the raw runs in a pickle and, if the file is there, judges them again without
+measuring. Needs onnxruntime, openvino, torch, scipy and silero-vad; what is not installed is left
+out and said so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import pickle
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import rules
+import subjects
+from rules import Session, Shot
+from subjects import UNITS, Subject
+
+from pytest_portability import run, runtimes, worker, yardstick
+from pytest_portability.errors import PortabilityError
+from pytest_portability.runtimes import Request
+from pytest_portability.samples import Sampling
+from pytest_portability.servers import Servers
+from pytest_portability.subject import Source
+from pytest_portability.targets import Target, usable_cores
+from pytest_portability.worker import Job
+
+STATES = ("idle", "bursty", "steady")
+NEIGHBOURS_PER_CORE = 2
+NEIGHBOUR_LIMIT_S = 600.0
+SLOWDOWNS = (6, 8, 12, 25)
+REPEATS = 6
+CALLS_S = 0.3
+MOST_CALLS = 2000
+
+
+# --- measuring ---------------------------------------------------------------------------------
+
+
+def shoot(job: Job) -> tuple[Any, Any]:
+    """One repeat as the plugin takes it, then single calls of the same build one by one."""
+    outcome = worker.measure(job)
+    request = Request(
+        model=job.source.load(),
+        handle=job.handle,
+        platform=job.platform,
+        options=job.options,
+        cache_dir=job.cache_dir,
+    )
+    calls = []
+    with closing(job.runtime.build(request)) as build:
+        build.stage(job.inputs)
+        for _ in range(5):
+            build.launch()
+            build.synchronize()
+        end = time.perf_counter() + CALLS_S
+        while len(calls) < MOST_CALLS and time.perf_counter() < end:
+            start = time.perf_counter()
+            build.launch()
+            build.synchronize()
+            calls.append(time.perf_counter() - start)
+    return outcome.repeat, np.array(calls)
+
+
+def measure(
+    servers: Servers, target: Target, subject: Subject, units: int, threads: int
+) -> list[Shot]:
+    """One session: fresh processes, as many as a check takes at most."""
+    runtime = runtimes.load(subject.runtime, ())
+    by_value = [sys.modules[__name__], subjects]
+    source = Source(
+        model=servers.keep(subject.make(units), by_value),
+        inputs=servers.keep((None, None)),
+        name=subject.name,
+    )
+    job = Job(
+        source=source,
+        path=None,
+        runtime=runtime,
+        handle=target.handles[subject.runtime],
+        platform="cpu",
+        precision="native",
+        options={subjects.THREADS_OPTION[subject.runtime]: threads},
+        inputs=dict(subject.inputs(units)),
+        sampling=Sampling(trace=False),
+        cache_dir=str(servers.directory / "cache"),
+    )
+    shots = []
+    for _ in range(REPEATS):
+        start = time.perf_counter()
+        repeat, calls = servers.call(
+            shoot,
+            job,
+            environment={**yardstick.ENVIRONMENT, **runtime.environment},
+            preload=("numpy", "pytest_portability.worker", *runtime.packages),
+            by_value=by_value,
+        )
+        seconds = time.perf_counter() - start - CALLS_S
+        shots.append(Shot(repeat=repeat, calls=calls, seconds=seconds))
+    return shots
+
+
+def neighbour(state: str) -> None:
+    """Work that disturbs: now a product in cache, now a stream through memory, with pauses."""
+    choose = random.Random()
+    a, big = np.ones((192, 192), np.float32), np.ones(2**21, np.float32)
+    end = time.monotonic() + NEIGHBOUR_LIMIT_S
+    while time.monotonic() < end:
+        stop = time.monotonic() + choose.uniform(0.02, 0.6)
+        streams = choose.random() < 0.5
+        while time.monotonic() < stop:
+            _ = big + 1 if streams else a @ a
+        if state == "bursty":
+            time.sleep(choose.uniform(0.02, 0.5))
+
+
+@contextmanager
+def beside(state: str) -> Iterator[None]:
+    """Neighbours while the block runs."""
+    count = 0 if state == "idle" else NEIGHBOURS_PER_CORE * usable_cores()
+    command = [sys.executable, __file__, "--neighbour", state]
+    environment = {"OPENBLAS_NUM_THREADS": "1"}
+    # Of sessions of their own: Linux shares the processor between sessions first.
+    started = [
+        subprocess.Popen(command, env=environment, start_new_session=True) for _ in range(count)
+    ]
+    try:
+        if started:
+            time.sleep(1.0)  # they import NumPy first
+        yield
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much to measure: sessions of identical builds, and which slowdowns."""
+
+    sessions: int
+    slowdowns: Sequence[int]
+    wanted: Sequence[str]
+
+
+def collect(plan: Plan, keep: Path | None) -> list[Session]:
+    """Every session; what one subject lacks is said and left out."""
+    found: list[Session] = []
+    with Servers() as servers:
+        (target,) = (t for t in run.discover(servers).targets if t.platform == "cpu")
+        chosen = [
+            (s, threads)
+            for s in subjects.all_subjects(_packaged)
+            for threads in s.threads
+            if not plan.wanted or f"{s.runtime}:{s.name}:{threads}" in plan.wanted
+        ]
+        for number in range(plan.sessions):
+            for state in STATES:
+                for subject, threads in chosen:
+                    with beside(state):
+                        found += _variants(servers, target, subject, threads, (state, number), plan)
+                    if keep:
+                        keep.write_bytes(pickle.dumps(found))
+                print(f"session {number + 1}, {state}: done", file=sys.stderr, flush=True)
+    return found
+
+
+def _variants(
+    servers: Servers,
+    target: Target,
+    subject: Subject,
+    threads: int,
+    where: tuple[str, int],
+    plan: Plan,
+) -> Iterator[Session]:
+    state, number = where
+    # Slower variants are spread over the sessions, so that no two neighbours in time are compared
+    # more often than others.
+    more = [s for i, s in enumerate(plan.slowdowns) if i % plan.sessions == number]
+    for percent in (0, *more):
+        units = UNITS + percent * UNITS // 100
+        try:
+            shots = measure(servers, target, subject, units, threads)
+        except (PortabilityError, ImportError, KeyError) as exc:
+            print(f"left out: {subject.runtime} {subject.name}: {exc!r}", file=sys.stderr)
+            return
+        yield Session(
+            subject=subject.name,
+            runtime=subject.runtime,
+            threads=threads,
+            state=state,
+            number=number,
+            percent=percent,
+            shots=tuple(shots),
+        )
+
+
+def _packaged(package: str, path: str) -> Path:
+    import importlib.util  # noqa: PLC0415
+
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        msg = f"{package} is not installed"
+        raise ImportError(msg)
+    return Path(spec.submodule_search_locations[0]) / path
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, judge, print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="two subjects, under five minutes")
+    parser.add_argument("--runs", type=Path, help="where the raw runs are, or are kept")
+    parser.add_argument("--sessions", type=int, default=4, help="of identical builds, default 4")
+    parser.add_argument("--only", action="append", default=[], help="runtime:subject:threads")
+    parser.add_argument("--slowdowns", default=",".join(map(str, SLOWDOWNS)))
+    parser.add_argument("--neighbour", help=argparse.SUPPRESS)
+    given = parser.parse_args(argv)
+    if given.neighbour:
+        neighbour(given.neighbour)
+        return 0
+    if given.runs and given.runs.exists():
+        found = pickle.loads(given.runs.read_bytes())
+    else:
+        plan = Plan(
+            sessions=given.sessions,
+            slowdowns=[int(s) for s in given.slowdowns.split(",") if s],
+            wanted=given.only,
+        )
+        if given.quick:
+            quick = ["onnxruntime.cpu:compute:1", "onnxruntime.cpu:tiny:2"]
+            plan = Plan(sessions=2, slowdowns=[8, 25], wanted=quick)
+        found = collect(plan, given.runs)
+    print(rules.table(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

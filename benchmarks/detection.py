@@ -20,9 +20,10 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,7 @@ def shoot(job: Job) -> tuple[Any, Any]:
 
 
 def measure(
-    servers: Servers, target: Target, subject: Subject, units: int, threads: int
+    servers: Servers, target: Target, subject: Subject, threads: int, units: int
 ) -> list[Shot]:
     """One session: fresh processes, as many as a check takes at most."""
     runtime = runtimes.load(subject.runtime, ())
@@ -173,21 +174,20 @@ def collect(plan: Plan, keep: Path | None) -> list[Session]:
         for number in range(plan.sessions):
             for state in STATES:
                 for subject, threads in chosen:
+                    take = partial(measure, servers, target, subject, threads)
                     with beside(state):
-                        found += _variants(servers, target, subject, threads, (state, number), plan)
+                        found += _variants(subject, threads, (state, number), plan, take)
                     if keep:
                         keep.write_bytes(pickle.dumps(found))
                 print(f"session {number + 1}, {state}: done", file=sys.stderr, flush=True)
     return found
 
 
+Measure = Callable[[int], list[Shot]]
+
+
 def _variants(
-    servers: Servers,
-    target: Target,
-    subject: Subject,
-    threads: int,
-    where: tuple[str, int],
-    plan: Plan,
+    subject: Subject, threads: int, where: tuple[str, int], plan: Plan, measured: Measure
 ) -> Iterator[Session]:
     state, number = where
     # Slower variants are spread over the sessions, so that no two neighbours in time are compared
@@ -196,7 +196,7 @@ def _variants(
     for percent in (0, *more):
         units = UNITS + percent * UNITS // 100
         try:
-            shots = measure(servers, target, subject, units, threads)
+            shots = measured(units)
         except (PortabilityError, ImportError, KeyError) as exc:
             print(f"left out: {subject.runtime} {subject.name}: {exc!r}", file=sys.stderr)
             return

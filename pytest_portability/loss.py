@@ -41,8 +41,8 @@ class Interval:
 
 CLAIM = 0.99985
 """One-sided level at which a loss or a gain is claimed. It may be at 3, 4, 5 or 6 repeats on one of
-two axes: by Bonferroni's bound at most 8 × 0.015 % = 0.12 % of identical builds are flagged, in fact
-far fewer because looks and axes are strongly correlated (Pocock 1977,
+two axes: by Bonferroni's bound at most 8 × 0.015 % = 0.12 % of identical builds are flagged, in
+fact far fewer because looks and axes are strongly correlated (Pocock 1977,
 doi:10.1093/biomet/64.2.191) and the estimate has to exceed the tolerance too."""
 
 INSIDE = 0.95
@@ -71,9 +71,9 @@ QUIET_SPREAD = {"busy": 0.010, "wall": 0.012}
 whose windows agree."""
 
 UNREST = 0.4
-"""More of it per unit of unrest: where the typical window takes 10 % longer than an undisturbed one,
-undisturbed ones of two processes differ by some 4 %. Fitted on a virtual machine whose neighbours
-no counter shows; it needs no table of runtimes, because it is the build's own windows that tell."""
+"""More of it per unit of unrest: where the typical window takes 10 % longer than an undisturbed
+one, undisturbed ones of two processes differ by some 4 %. Fitted on a virtual machine whose
+neighbours no counter shows; it needs no table of runtimes: the build's own windows tell."""
 
 CONTENTION = {
     # (several threads, axis): more of it per unit of contention

@@ -23,6 +23,9 @@ STRAIGHT_WINDOWS = 15
 STRAIGHT_LIMIT_S = 0.1
 """Longer windows hold one long batch, which a yardstick before it cannot change: no stretch."""
 
+STEADY_WINDOWS = 3
+"""As many of the latest windows in warm-up are held against as many before them."""
+
 LATENCY_S = 0.2
 LATENCY_CALLS = (5, 200)
 """Fewest and most synchronous calls; between them, as many as fit into ``LATENCY_S``."""
@@ -203,11 +206,21 @@ class Stopwatch:
     def _warm_up(self, first_s: float) -> tuple[list[Window], bool]:
         windows = [self._window(self._turns(self._sampling.window_s, first_s))]
         while True:
-            last = [w.wall_s / w.batches for w in windows[-3:]]
-            steady = len(last) == 3 and max(last) <= min(last) * (1 + self._sampling.steady_rel)
-            if steady or sum(w.wall_s for w in windows) >= self._sampling.warmup_s:
-                return windows, steady
+            over = sum(w.wall_s for w in windows) >= self._sampling.warmup_s
+            if over or len(windows) >= 2 * STEADY_WINDOWS:
+                steady = not self._gets_faster(windows)
+                if over or steady:
+                    return windows, steady
             windows.append(self._window(self._batches(windows[-1])))
+
+    def _gets_faster(self, windows: list[Window]) -> bool:
+        """Whether the best of the last windows is better than the best of those before.
+
+        The best ones, because a neighbour makes any other longer without an end.
+        """
+        times = [w.wall_s / w.batches for w in windows[-2 * STEADY_WINDOWS :]]
+        before, last = times[: -(len(times) // 2)], times[-(len(times) // 2) :]
+        return len(times) > 1 and min(last) < min(before) * (1 - self._sampling.steady_rel)
 
     def _batches(self, window: Window) -> int:
         return self._turns(self._sampling.window_s, window.wall_s / window.batches)

@@ -30,7 +30,8 @@ class Sampling:
         window_s: least length of one model window.
         yardstick_s: length to aim at for one yardstick window.
         warmup_s: most that warm-up may take after the first call.
-        steady_rel: warm-up ends when the last three windows agree within this fraction.
+        steady_rel: warm-up ends when the best of three windows is not better than the best of the
+            three before by more than this fraction.
         min_windows: fewest windows, even if they take longer than ``seconds``.
         trace: whether this repeat also takes the kernel path.
     """
@@ -39,7 +40,7 @@ class Sampling:
     window_s: float = 0.01
     yardstick_s: float = 0.005
     warmup_s: float = 2.0
-    steady_rel: float = 0.10
+    steady_rel: float = 0.05
     min_windows: int = 5
     trace: bool = True
 

@@ -1,12 +1,12 @@
 """Fixed reference work per target, done by a library independent of the runtime under test.
 
-It tells a slow machine from a slow build. On a CPU it is a GEMM by NumPy, by each of as many threads
-as may run at once where the model uses several, and then without a barrier between products: a
-BLAS on two threads spins between calls, which made its own time vary by 67-109 % and slowed the
-model beside it 1.6-2.3 times. One thread would not see two virtual processors share a core, which
-halved the speed of builds on two threads for seconds at a time while one thread ran as ever. A copy
-yardstick tracks neighbours four times worse than the GEMM does. On an accelerator it is a GEMM of bounded size plus a chain of tiny kernels, because
-the same card behind another host CPU is the same target and launch latency is part of it.
+It tells a slow machine from a slow build. On a CPU it is a GEMM by NumPy, done by as many threads
+as the build uses, each for itself: a BLAS on two threads spins between calls, which made its own
+time vary by 67-109 % and slowed the model beside it 1.6-2.3 times, while one thread would not see
+two virtual processors share a core, which halved the speed of builds on two threads for seconds at
+a time. A copy yardstick tracks neighbours four times worse than the GEMM does. On an accelerator it
+is a GEMM of bounded size plus a chain of tiny kernels, because the same card behind another host
+CPU is the same target and launch latency is part of it.
 """
 
 from __future__ import annotations

@@ -255,10 +255,10 @@ def test_garbage_collection_stays_off_where_it_was_off() -> None:
 # --- warm-up ----------------------------------------------------------------------------------
 
 
-def test_warm_up_ends_when_three_windows_agree_within_a_tenth() -> None:
+def test_warm_up_ends_when_three_windows_are_no_faster_than_the_three_before() -> None:
     timing = bench(0.01).time()
     assert timing.steady
-    assert timing.warmup_s == pytest.approx(0.09)
+    assert timing.warmup_s == pytest.approx(6 * 0.03)
 
 
 def test_warm_up_goes_on_while_the_build_gets_faster() -> None:
@@ -267,14 +267,25 @@ def test_warm_up_goes_on_while_the_build_gets_faster() -> None:
     timing = made.time()
     assert timing.steady
     assert timing.first_call_s == pytest.approx(0.1)
-    assert timing.warmup_s == pytest.approx(0.09 + 0.08 + 0.07 + 0.06 + 3 * 0.05)
+    assert timing.warmup_s == pytest.approx(0.09 + 0.08 + 0.07 + 0.06 + 4 * 0.05)
+
+
+def test_a_neighbour_does_not_prolong_the_warm_up() -> None:
+    """It makes every other inference twice as long; the build gets no faster."""
+    timing = bench(lambda n: 0.05 if n % 2 else 0.1).time()
+    assert timing.steady
+    assert timing.warmup_s < 0.5
 
 
 def test_warm_up_ends_when_its_time_is_over() -> None:
-    made = bench(lambda n: 0.1 if n % 2 else 0.2)
+    made = bench(lambda n: 0.2 * 0.95**n)
     timing = made.time(sampling=replace(SAMPLING, warmup_s=1.0))
     assert not timing.steady
     assert 1.0 <= timing.warmup_s <= 1.2
+
+
+def test_a_long_batch_that_gets_no_faster_is_steady_after_two() -> None:
+    assert bench(1.5).time(sampling=replace(SAMPLING, seconds=0.1)).steady
 
 
 def test_a_first_call_that_compiles_is_no_part_of_any_figure() -> None:

@@ -406,7 +406,8 @@ class TorchRuntime:
 
     name: str = "torch"
     family: str = "torch"
-    packages: tuple[str, ...] = ("torch",)
+    # Watching what a run dispatches imports dynamo: a second, in every child if not in the server.
+    packages: tuple[str, ...] = ("torch", "torch._dynamo")
     kinds: tuple[str, ...] = ("torch",)
     converted: tuple[str, ...] = ()
     environment: Mapping[str, str] = dataclasses.field(default_factory=lambda: {**ENVIRONMENT})

@@ -167,6 +167,17 @@ def test_a_window_is_launches_and_one_synchronisation() -> None:
     assert "fetch" not in events[start:]
 
 
+def test_short_batches_take_back_their_caches_before_the_clock_starts() -> None:
+    made = bench(0.001)
+    timing = made.time()
+    events = made.build.events
+    start = events.index("yardstick") + 1 + measure.UNIT_CALLS + 1
+    settling = ["launch"] * 3 + ["synchronize"]
+    assert events[start : start + 4] == settling
+    assert events[start + 4 : start + 36] == ["launch"] * 30 + ["synchronize", "yardstick"]
+    assert {w.wall_s for w in timing.windows} == {pytest.approx(0.03)}
+
+
 def test_work_that_was_only_queued_is_inside_the_clock() -> None:
     """The launches of an asynchronous build return at once; the synchronisation waits."""
     made = bench(0.01, asynchronous=True)

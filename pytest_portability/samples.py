@@ -17,7 +17,7 @@ PARALLEL = 1.05
 UNDISTURBED = 10
 """One window in so many is taken to have run undisturbed."""
 
-STRAIGHT_BOUNDS = (0.97, 1.03)
+STRAIGHT_BOUNDS = (0.99, 1.01)
 """Uninterrupted ÷ alternated time inside which alternating with the yardstick changed nothing."""
 
 

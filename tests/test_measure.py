@@ -175,7 +175,7 @@ def test_short_batches_take_back_their_caches_before_the_clock_starts() -> None:
     settling = ["launch"] * 3 + ["synchronize"]
     assert events[start : start + 4] == settling
     assert events[start + 4 : start + 36] == ["launch"] * 30 + ["synchronize", "yardstick"]
-    assert {w.wall_s for w in timing.windows} == {pytest.approx(0.03)}
+    assert all(w.wall_s == pytest.approx(0.03) for w in timing.windows)
 
 
 def test_work_that_was_only_queued_is_inside_the_clock() -> None:
@@ -565,7 +565,7 @@ def test_contention_is_never_negative() -> None:
 
 @pytest.mark.parametrize(
     ("uninterrupted", "sustained"),
-    [(0.0200, 0.02), (0.0205, 0.02), (0.0195, 0.02), (0.0220, 0.022), (0.0180, 0.018)],
+    [(0.0200, 0.02), (0.02015, 0.02), (0.01985, 0.02), (0.0220, 0.022), (0.0180, 0.018)],
 )
 def test_the_uninterrupted_figure_counts_where_alternating_changed_it(
     uninterrupted: float, sustained: float

@@ -15,6 +15,7 @@ out and said so.
 from __future__ import annotations
 
 import argparse
+import os
 import pickle
 import random
 import subprocess
@@ -46,7 +47,6 @@ STATES = ("idle", "bursty", "steady")
 NEIGHBOURS_PER_CORE = 2
 NEIGHBOUR_LIMIT_S = 600.0
 SLOWDOWNS = (6, 8, 12, 25)
-REPEATS = 6
 CALLS_S = 0.3
 MOST_CALLS = 2000
 
@@ -64,7 +64,7 @@ def shoot(job: Job) -> tuple[Any, Any]:
         options=job.options,
         cache_dir=job.cache_dir,
     )
-    calls = []
+    calls: list[float] = []
     with closing(job.runtime.build(request)) as build:
         build.stage(job.inputs)
         for _ in range(5):
@@ -103,7 +103,7 @@ def measure(
         cache_dir=str(servers.directory / "cache"),
     )
     shots = []
-    for _ in range(REPEATS):
+    for _ in range(rules.MOST_REPEATS):
         start = time.perf_counter()
         repeat, calls = servers.call(
             shoot,
@@ -136,15 +136,18 @@ def beside(state: str) -> Iterator[None]:
     """Neighbours while the block runs."""
     count = 0 if state == "idle" else NEIGHBOURS_PER_CORE * usable_cores()
     command = [sys.executable, __file__, "--neighbour", state]
-    environment = {"OPENBLAS_NUM_THREADS": "1"}
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
     # Of sessions of their own: Linux shares the processor between sessions first.
     started = [
         subprocess.Popen(command, env=environment, start_new_session=True) for _ in range(count)
     ]
     try:
         if started:
-            time.sleep(1.0)  # they import NumPy first
+            time.sleep(2.0)  # they import NumPy first
         yield
+        if any(process.poll() is not None for process in started):
+            msg = f"a neighbour ended before what it was to disturb: {state}"
+            raise RuntimeError(msg)
     finally:
         for process in started:
             process.kill()
@@ -244,7 +247,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         if given.quick:
             quick = ["onnxruntime.cpu:compute:1", "onnxruntime.cpu:tiny:2"]
-            plan = Plan(sessions=2, slowdowns=[8, 25], wanted=quick)
+            plan = Plan(sessions=2, slowdowns=[12], wanted=quick)
         found = collect(plan, given.runs)
     print(rules.table(found))
     return 0

@@ -2,12 +2,12 @@
 
 Prints one table: start-up with and without the plugin, collecting 1,000 items against plain
 parametrized pytest, sustained throughput as reported against a hand-written tight loop of the same
-runtime, and where the wall time of a checked item goes. Every row is a median of ratios or
-differences of neighbouring runs. Run it alone on the machine:
+runtime, and where the wall time of a checked item goes. Every row is a median, of ratios or
+differences of neighbouring runs where there are two. Run it alone on the machine:
 
     python benchmarks/overhead.py [--quick]
 
-Needs onnxruntime, openvino and torch; what is not installed is left out and said so.
+Needs onnxruntime, openvino and torch.
 """
 
 from __future__ import annotations

@@ -22,6 +22,9 @@ from pytest_portability.samples import Measurement, Repeat
 from pytest_portability.targets import Target
 from pytest_portability.verdicts import Verdict
 
+MOST_REPEATS = 6
+"""Processes of a session: what a check takes at most."""
+
 TOLERANCE = 0.05
 TARGET = Target(vendor="cpu", arch="x86_64", product="benchmark", platform="cpu")
 MODEL = ModelVersion(
@@ -111,7 +114,9 @@ def _over_processes(of_one: Callable[[Any], float], of_all: Callable[..., float]
 
 
 def _rank_test(base: Session, check: Session) -> Answer:
-    from scipy.stats import mannwhitneyu  # noqa: PLC0415 - of this rule only
+    from scipy.stats import (  # type: ignore[import-untyped]  # noqa: PLC0415 - of this rule only
+        mannwhitneyu,
+    )
 
     now, then = check.shots[0].calls, base.shots[0].calls
     certain = mannwhitneyu(now, then, alternative="greater").pvalue < 0.01
@@ -165,7 +170,11 @@ def cases(sessions: Sequence[Session]) -> Iterator[Case]:
 
 
 def table(sessions: Sequence[Session]) -> str:
-    """Markdown: one line per rule, then ours by state, then the hard case."""
+    """Markdown: one line per rule, then ours by state, and by runtime and number of threads.
+
+    torch on several threads is in its own line only. Pairs share sessions: their number says how
+    much was judged, not how many independent samples that is.
+    """
     pairs = list(cases(sessions))
     usual = [case for case in pairs if not case.hard]
     slowdowns = sorted({case.percent for case in usual if case.percent > 0})

@@ -52,7 +52,7 @@ def all_subjects(packaged: Callable[[str, str], Path]) -> list[Subject]:
     """
     silero = "silero_vad", "data/silero_vad_op18_ifless.onnx"
     both = (1, 2)
-    onnx = {
+    onnx: dict[str, tuple[Callable[[int], Any], Callable[[int], Arrays]]] = {
         "compute": (functools.partial(_chain, _convolution), _of((1, 32, 28, 28))),
         "tiny": (functools.partial(_chain, _product), _of((8, 64))),
         "memory": (functools.partial(_chain, _sum), _of((2**17,))),

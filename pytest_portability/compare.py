@@ -82,7 +82,7 @@ ones in a row are no rarity."""
 WORTH_SAYING = 0.1
 """Change of speed by alternating with the yardstick that is said beside a verdict."""
 
-UNCERTAIN = 0.5
+UNCERTAIN = 0.2
 """Width of the interval of the work per batch beyond which wall time alone decides nothing."""
 
 CONTENTION_LIMIT = 0.10

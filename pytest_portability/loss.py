@@ -46,9 +46,10 @@ fact far fewer because looks and axes are strongly correlated (Pocock 1977,
 doi:10.1093/biomet/64.2.191) and the estimate has to exceed the tolerance too."""
 
 INSIDE = 0.95
-"""One-sided level of the interval that is shown and that a pass needs inside the tolerance. A pass
-costs less when it is wrong: a loss of 8 % passes at 5 % only if the estimate errs by 3 % and 1.6
-standard errors at once, and the next run looks again."""
+"""One-sided level of the interval that is shown and that a pass needs inside the tolerance. It is
+not corrected for the up to five looks, because a pass costs less when it is wrong: a loss of 8 %
+passes at 5 % only if the estimate errs by 3 % and 1.6 standard errors at once, and the next run
+looks again."""
 
 PRIOR_FREEDOM = 4.0
 """Degrees of freedom of the prior spread: what five earlier processes would have given."""
@@ -72,8 +73,9 @@ whose windows agree."""
 
 UNREST = 0.4
 """More of it per unit of unrest: where the typical window takes 10 % longer than an undisturbed
-one, undisturbed ones of two processes differ by some 4 %. Fitted on a virtual machine whose
-neighbours no counter shows; it needs no table of runtimes: the build's own windows tell."""
+one, undisturbed ones of several processes have a standard deviation of some 4 %. Fitted on a
+virtual machine whose neighbours no counter shows; it needs no table of runtimes: the build's own
+windows tell."""
 
 CONTENTION = {
     # (several threads, axis): more of it per unit of contention

@@ -141,7 +141,8 @@ class Stopwatch:
         self._build.fetch()  # the first one may load a conversion; see ``_check_finished``
         warm, steady = self._warm_up(first.wall_s)
         self._check_finished(warm[-1])
-        batches = self._batches(warm[-1])
+        # Of the fastest of the last: a neighbour in one would make every window too short.
+        batches = max(self._batches(window) for window in warm[-STEADY_WINDOWS:])
         units = self._units()
         with _no_garbage_collection():
             others = self._others()

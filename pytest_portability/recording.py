@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
-from statistics import median, stdev
+from statistics import fmean, median, stdev
 
 from pytest_portability.kernels import KernelPath, effective_precision
 from pytest_portability.models import ModelFacts
@@ -85,7 +85,7 @@ def _axis(repeats: Sequence[Repeat], name: str) -> Axis | None:
     logs = [math.log(r) for r in ratios if r is not None and r > 0]
     return Axis(
         seconds=median(seconds),
-        ratio=math.exp(median(logs)) if logs else math.nan,
+        ratio=math.exp(fmean(logs)) if logs else math.nan,
         spread_rel=stdev(logs) if len(logs) > 1 else 0.0,
         unrest_rel=_median(getattr(r, f"{name}_unrest_rel") for r in repeats),
     )

@@ -14,6 +14,10 @@ from pytest_portability.sensors import Sensors
 PARALLEL = 1.05
 """CPU time ÷ wall time beyond which a build is taken to use more than one thread."""
 
+WAKING = 0.05
+"""Share of a yardstick window on several threads that goes by until all of them are awake; measured
+on an idle virtual machine."""
+
 UNDISTURBED = 10
 """One window in so many is taken to have run undisturbed."""
 
@@ -205,9 +209,8 @@ class Repeat:
     def contended(self) -> float:
         """Share (0–1) of the processor that neighbours took from the work, NaN where unknown.
 
-        For work on one thread, what the yardstick missed of its wall time. Work on several threads
-        meets neighbours that leave the yardstick's one thread alone: there, at least the share of
-        the machine that other processes used.
+        What the yardstick missed of its wall time; for work on several threads, less what waking
+        the yardstick's own costs, and at least the share of the machine that others used.
         """
         pairs = [
             (w.yardstick_busy_s, w.yardstick_wall_s)
@@ -216,8 +219,9 @@ class Repeat:
         ]
         if not pairs:
             return math.nan
-        missed = max(0.0, 1 - sum(b for b, _ in pairs) / sum(w or 0.0 for _, w in pairs))
         parallel = self.busy_s is not None and self.busy_s > PARALLEL * self.wall_s
+        got = sum(b for b, _ in pairs) / sum(w or 0.0 for _, w in pairs)
+        missed = max(0.0, 1 - got - (WAKING if parallel else 0.0))
         return max(missed, self.neighbours) if parallel and self.neighbours > 0 else missed
 
 

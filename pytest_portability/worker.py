@@ -125,7 +125,7 @@ class Outcome:
 
 def measure(job: Job) -> Outcome:
     """Build, time, and take outputs, task metric and (if sampled) the kernel path."""
-    # Yardstick and sensors first: their own memory must not count as the model's.
+    # Sensors and a device's yardstick first: their own memory must not count as the model's.
     on_cpu = job.platform == "cpu"
     fixed = None if on_cpu else _yardstick(job)
     watch = sensors.Watch(job.platform, job.address)
@@ -143,7 +143,7 @@ def measure(job: Job) -> Outcome:
     build_s = time.perf_counter() - start
     with contextlib.closing(build):
         build.stage(job.inputs)
-        # A few hundred kilobytes, of as many threads as the build turns out to use.
+        # Of as many threads as the build has, so only now: some hundred kilobytes for each.
         fixed = fixed or yardstick.on_cpu(_threads(build))
         stopwatch = Stopwatch(build, fixed, job.sampling, on_cpu=on_cpu)
         watch.start()
@@ -178,7 +178,7 @@ def measure(job: Job) -> Outcome:
 def _threads(build: Build) -> int:
     """How many threads of a build run at once; one that does not say is taken to use all."""
     usable = targets.usable_cores()
-    return min(build.observed().threads or usable, usable, yardstick.MOST_THREADS)
+    return min(build.threads() or usable, usable, yardstick.MOST_THREADS)
 
 
 def _yardstick(job: Job) -> Yardstick:

@@ -114,6 +114,10 @@ class FakeBuild:
         """Nothing was seen."""
         return Observed()
 
+    def threads(self) -> int | None:
+        """It has no pool."""
+        return None
+
     def device_memory_bytes(self) -> int | None:
         """A CPU has none."""
         return None
@@ -556,6 +560,22 @@ def test_neighbours_count_where_the_work_is_on_several_threads() -> None:
     assert replace(repeat(two), neighbours=0.3).contended == pytest.approx(0.3)
     assert replace(repeat(one), neighbours=0.3).contended == 0
     assert replace(repeat(two), neighbours=math.nan).contended == 0
+
+
+def test_waking_the_threads_of_a_yardstick_is_no_contention() -> None:
+    """Work on one thread has a yardstick on one, which is awake already."""
+    late = replace(window(0.02), yardstick_busy_s=0.00096)
+    assert repeat([replace(late, busy_s=0.036)]).contended == 0
+    assert repeat([late]).contended == pytest.approx(0.04)
+    assert repeat([replace(late, busy_s=0.036, yardstick_busy_s=0.0007)]).contended == (
+        pytest.approx(0.25)
+    )
+
+
+def test_a_slow_window_in_warm_up_does_not_make_the_others_short() -> None:
+    """Its neighbour is gone when the windows begin."""
+    made = bench(lambda n: 0.03 if 15 < n <= 18 else 0.01)
+    assert all(w.batches == 3 for w in made.time().windows)
 
 
 def test_contention_is_never_negative() -> None:

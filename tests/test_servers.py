@@ -465,7 +465,7 @@ def test_a_helper_of_a_preloaded_package_survives_its_children(
 def test_an_interrupt_while_waiting_kills_the_child(tmp_path: Path, fork: bool) -> None:
     """In a process of its own: OpenVINO, where a test has used it, breaks signals in this one."""
     script = f"""
-        import os, time
+        import os, signal, time
         from pathlib import Path
         from pytest_portability.servers import Servers
         def hang():
@@ -474,6 +474,8 @@ def test_an_interrupt_while_waiting_kills_the_child(tmp_path: Path, fork: bool) 
             file.with_suffix(".new").rename(file)
             time.sleep(600)
         if __name__ == "__main__":
+            # A job in the background of a shell inherits that it ignores interrupts.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             with Servers(fork={fork}) as servers:
                 try:
                     servers.call(hang)

@@ -74,6 +74,9 @@ class ReferenceBuild:
             toolchain={"numpy": np.__version__},
         )
 
+    def threads(self):
+        return 1
+
     def device_memory_bytes(self):
         return None
 

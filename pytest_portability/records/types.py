@@ -38,8 +38,8 @@ class Axis:
 
     Attributes:
         seconds: median over repeats.
-        ratio: median over repeats (of logarithms) of undisturbed seconds ÷ one unit of the
-            yardstick, undisturbed likewise.
+        ratio: geometric mean over repeats of undisturbed seconds ÷ one unit of the yardstick,
+            undisturbed likewise.
         spread_rel: standard deviation between repeats of ln(ratio); 0 with one repeat.
         unrest_rel: how much longer the typical window took than an undisturbed one, median over
             repeats; None where unknown.

@@ -85,6 +85,9 @@ class Build(Protocol):
     def observed(self) -> Observed:
         """The facts of this build; complete only after a first inference."""
 
+    def threads(self) -> int | None:
+        """Intra-op threads in force on a CPU, before any inference; None where it does not say."""
+
     def device_memory_bytes(self) -> int | None:
         """Peak device memory of the process's allocator since the build began, None on a CPU."""
 

@@ -154,6 +154,10 @@ class OnnxRuntimeBuild:
         """The facts of this build; what was asked for is not among them."""
         return self._facts
 
+    def threads(self) -> int | None:
+        """Threads of the pool for one operator."""
+        return self._facts.threads
+
     def device_memory_bytes(self) -> int | None:
         """None: ONNX Runtime does not tell the peak of its device allocators."""
         return None

@@ -334,6 +334,10 @@ class OpenVinoBuild:
         """The facts of this build; what was asked for is not among them."""
         return self._facts
 
+    def threads(self) -> int | None:
+        """Threads of the pool for one operator."""
+        return self._facts.threads
+
     def device_memory_bytes(self) -> int | None:
         """None: OpenVINO tells only what a GPU's allocations are now, not their peak."""
         return None

@@ -274,12 +274,11 @@ class ModuleBuild:
         notes = [*self._notes]
         if self.module.training:
             notes.append("the module is in training mode; call .eval()")
-        on_cpu = self.device.type == "cpu"
         return Observed(
             precision=effective_precision(KernelPath(runtime="torch", uses=uses)),
             providers=dict(sorted(providers.items())),
             asked_provider=f"aten:{self.device.type}",
-            threads=int(self.torch.get_num_threads()) if on_cpu else None,
+            threads=self.threads(),
             options=options_in_force(self.torch, self.request, self.device),
             toolchain=toolchain(self.torch),
             notes=tuple(notes),
@@ -304,6 +303,10 @@ class ModuleBuild:
         """Run the module itself on the staged batch, outside ``inference_mode``."""
         with self.torch.no_grad(), self._cast():
             return self.module(*self._args, **self._kwargs)
+
+    def threads(self) -> int | None:
+        """Threads of one operator on a CPU."""
+        return int(self.torch.get_num_threads()) if self.device.type == "cpu" else None
 
     def device_memory_bytes(self) -> int | None:
         """Peak device memory of the build, None on a CPU.

@@ -168,6 +168,10 @@ class FakeBuild:
         """The facts of this build."""
         return self._facts
 
+    def threads(self) -> int | None:
+        """Threads of the pool for one operator."""
+        return self._facts.threads
+
     def device_memory_bytes(self) -> int | None:
         """None: it lives on the CPU."""
         return None

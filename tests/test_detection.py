@@ -85,7 +85,9 @@ def test_the_table_has_a_line_for_each_rule_and_group() -> None:
     assert lines[-1].startswith("| ours, onnxruntime.cpu on 1 thread | 4 |")
 
 
-@pytest.mark.parametrize("subject", subjects.all_subjects(Path), ids=str)
+@pytest.mark.parametrize(
+    "subject", subjects.all_subjects(Path), ids=lambda subject: f"{subject.runtime}-{subject.name}"
+)
 def test_more_units_are_more_work_of_the_same_kind(subject: subjects.Subject) -> None:
     """Where the model is an ONNX file: as many more nodes, or as much more input."""
     pytest.importorskip("onnx")

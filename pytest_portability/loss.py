@@ -78,14 +78,15 @@ virtual machine whose neighbours no counter shows; it needs no table of runtimes
 windows tell."""
 
 CONTENTION = {
-    # (several threads, axis): more of it per unit of contention
-    (False, "busy"): 0.06,
-    (True, "busy"): 0.6,  # the second thread's share of the work depends on its getting a core
-    (False, "wall"): 0.37,
-    (True, "wall"): 0.6,
+    # (several threads, axis): more of it per unit of contention, and of its change since the record
+    (False, "busy"): (0.03, 0.06),
+    (True, "busy"): (0.06, 0.60),  # what the second thread does depends on its getting a core
+    (False, "wall"): (0.37, 0.0),
+    (True, "wall"): (0.60, 0.0),
 }
-"""Fitted to machines beside bursty and steady neighbours that took 20–60 % of the processor: work
-per batch of one thread moved by 3 %, of two threads by 30 %."""
+"""Fitted to machines beside bursty and steady neighbours that took 20–80 % of the processor. Beside
+equal neighbours, work per batch of identical builds agreed within 2 %; between an idle machine and
+those, that of one thread moved by 3 %, that of two by 30 %."""
 
 UNKNOWN_UNREST = 0.05
 """Assumed where a record does not tell."""
@@ -128,9 +129,11 @@ def expected(axis: str, check: Record, baseline: Record, contended: float | None
     if check.platform != "cpu":
         return Prior(ACCELERATOR_SPREAD)
     taken = UNKNOWN_CONTENTION if contended is None else contended
-    slope = CONTENTION[check.threads != 1, axis]
+    then, now = baseline.figures.contended, check.figures.contended
+    more = taken if then is None or now is None else abs(now - then)
+    slope, change = CONTENTION[check.threads != 1, axis]
     unrest = max(_unrest(getattr(side.figures, axis)) for side in (check, baseline))
-    return Prior(math.hypot(QUIET_SPREAD[axis], UNREST * unrest, slope * taken))
+    return Prior(math.hypot(QUIET_SPREAD[axis], UNREST * unrest, slope * taken, change * more))
 
 
 def _unrest(axis: Axis) -> float:

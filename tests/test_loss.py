@@ -128,6 +128,12 @@ def test_the_prior_knows_unrest_threads_axis_and_neighbours() -> None:
     assert expected("wall", one, one, 0.0).spread_rel == pytest.approx(0.012)
     assert expected("busy", one, one, None) == expected("busy", one, one, 0.35)
     assert expected("busy", two, two, 0.5).spread_rel == pytest.approx(0.3, abs=0.005)
+    crowd, calm = (
+        replace(two, figures=replace(two.figures, contended=share)) for share in (0.5, 0.0)
+    )
+    assert expected("busy", crowd, crowd, 0.5).spread_rel == pytest.approx(0.0316, abs=0.0005)
+    assert expected("busy", crowd, calm, 0.5) == expected("busy", calm, crowd, 0.5)
+    assert expected("busy", crowd, calm, 0.5).spread_rel == pytest.approx(0.3, abs=0.005)
     wide = expected("wall", one, one, 0.35).spread_rel
     assert wide > 5 * expected("busy", one, one, 0.35).spread_rel
     gpu = record(platform="cuda")

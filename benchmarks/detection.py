@@ -227,7 +227,7 @@ def _packaged(package: str, path: str) -> Path:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, judge, print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="two subjects, under five minutes")
+    parser.add_argument("--quick", action="store_true", help="two subjects, about five minutes")
     parser.add_argument("--runs", type=Path, help="where the raw runs are, or are kept")
     parser.add_argument("--sessions", type=int, default=4, help="of identical builds, default 4")
     parser.add_argument("--only", action="append", default=[], help="runtime:subject:threads")

@@ -116,7 +116,7 @@ LOOPS = {
     """,
     "torch": """
         import torch
-        torch.set_num_threads(threads or torch.get_num_threads())
+        torch.set_num_threads(threads)
         module = model.torch_module()
         x = torch.from_numpy(feed["x"])
         call = lambda: module(x)
@@ -125,7 +125,7 @@ LOOPS = {
     """,
     "torch.compile": """
         import torch
-        torch.set_num_threads(threads or torch.get_num_threads())
+        torch.set_num_threads(threads)
         module = torch.compile(model.torch_module())
         x = torch.from_numpy(feed["x"])
         call = lambda: module(x)

@@ -56,7 +56,7 @@ PRIOR_FREEDOM = 4.0
 
 CONTRADICTED = 1.5
 """Variance of the samples ÷ the prior's beyond which the prior is dropped. Simulated machines whose
-spread was 0.7 to 10 times the prior's then flagged at most 0.3 % of identical builds."""
+spread was 0.3 to 4 times the prior's then flagged at most 0.3 % of identical builds."""
 
 WIDEST = math.log(100)
 """Half of the widest interval of ln(figure): a factor of 100 either way says nothing already."""

@@ -238,8 +238,8 @@ def _undisturbed(times: Sequence[float | None]) -> float:
     """The time that a tenth of the windows kept below; NaN where none is known.
 
     Neighbours, a shared cache and a core shared with another machine only ever make a window
-    longer. On a virtual machine this quantile differed between fresh processes two to four times
-    less than the median did.
+    longer. On an idle virtual machine this quantile differed between fresh processes up to three
+    times less than the median did, for ONNX Runtime on one thread; for torch hardly less.
     """
     # NaN and what a coarse clock takes for 0 are both unknown; neither is above 0.
     known = sorted(time for time in times if time is not None and time > 0)

@@ -4,9 +4,9 @@ It tells a slow machine from a slow build. On a CPU it is a GEMM by NumPy, done 
 as the build uses, each for itself: a BLAS on two threads spins between calls, which made its own
 time vary by 67-109 % and slowed the model beside it 1.6-2.3 times, while one thread would not see
 two virtual processors share a core, when its products took twice as long on two threads and a
-build on two took half as long again. A copy yardstick tracks neighbours four times worse than the GEMM does. On an accelerator it
-is a GEMM of bounded size plus a chain of tiny kernels, because the same card behind another host
-CPU is the same target and launch latency is part of it.
+build on two took half as long again. A copy yardstick tracks neighbours four times worse than the
+GEMM does. On an accelerator it is a GEMM of bounded size plus a chain of tiny kernels, because the
+same card behind another host CPU is the same target and launch latency is part of it.
 """
 
 from __future__ import annotations

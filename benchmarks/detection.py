@@ -23,7 +23,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 import rules
 import subjects
-from rules import Session, Shot
+from rules import FEWER_THREADS, Session, Shot
 from subjects import UNITS, Subject
 
 from pytest_portability import run, runtimes, worker, yardstick
@@ -80,7 +80,13 @@ def shoot(job: Job) -> tuple[Any, Any]:
 
 
 def measure(
-    servers: Servers, target: Target, subject: Subject, threads: int, units: int
+    servers: Servers,
+    target: Target,
+    subject: Subject,
+    *,
+    threads: int,
+    units: int,
+    yardstick_threads: int,
 ) -> list[Shot]:
     """One session: fresh processes, as many as a check takes at most."""
     runtime = runtimes.load(subject.runtime, ())
@@ -101,8 +107,9 @@ def measure(
         inputs=dict(subject.inputs(units)),
         sampling=Sampling(trace=False),
         cache_dir=str(servers.directory / "cache"),
+        yardstick_threads=yardstick_threads,
     )
-    shots = []
+    shots: list[Shot] = []
     for _ in range(rules.MOST_REPEATS):
         start = time.perf_counter()
         repeat, calls = servers.call(
@@ -114,6 +121,7 @@ def measure(
         )
         seconds = time.perf_counter() - start - CALLS_S
         shots.append(Shot(repeat=repeat, calls=calls, seconds=seconds))
+        job = replace(job, yardstick_threads=yardstick.threads_of(repeat.yardstick))
     return shots
 
 
@@ -163,6 +171,13 @@ class Plan:
     wanted: Sequence[str]
 
 
+QUICK = Plan(
+    sessions=2,
+    slowdowns=[12],
+    wanted=["onnxruntime.cpu:compute:1", "onnxruntime.cpu:tiny:2"],
+)
+
+
 def collect(plan: Plan, keep: Path | None) -> list[Session]:
     """Every session; what one subject lacks is said and left out."""
     found: list[Session] = []
@@ -174,38 +189,45 @@ def collect(plan: Plan, keep: Path | None) -> list[Session]:
             for threads in s.threads
             if not plan.wanted or f"{s.runtime}:{s.name}:{threads}" in plan.wanted
         ]
+        yardsticks: dict[tuple[str, str, int], int] = {}
         for number in range(plan.sessions):
             for state in STATES:
                 for subject, threads in chosen:
-                    take = partial(measure, servers, target, subject, threads)
+                    take = partial(measure, servers, target, subject)
+                    at = subject.runtime, subject.name, threads
                     with beside(state):
-                        found += _variants(subject, threads, (state, number), plan, take)
+                        found.extend(_variants(at, (state, number), plan, take, yardsticks))
                     if keep:
                         keep.write_bytes(pickle.dumps(found))
                 print(f"session {number + 1}, {state}: done", file=sys.stderr, flush=True)
     return found
 
 
-Measure = Callable[[int], list[Shot]]
-
-
 def _variants(
-    subject: Subject, threads: int, where: tuple[str, int], plan: Plan, measured: Measure
+    of: tuple[str, str, int],
+    where: tuple[str, int],
+    plan: Plan,
+    measured: Callable[..., list[Shot]],
+    yardsticks: dict[tuple[str, str, int], int],
 ) -> Iterator[Session]:
-    state, number = where
+    """The base build and slower ones, all beside the yardstick that the first base build had."""
+    (runtime, subject, threads), (state, number) = of, where
     # Slower variants are spread over the sessions, so that no two neighbours in time are compared
     # more often than others.
     more = [s for i, s in enumerate(plan.slowdowns) if i % plan.sessions == number]
-    for percent in (0, *more):
-        units = UNITS + percent * UNITS // 100
+    fewer = [FEWER_THREADS] if subject == "compute" and threads > 1 else []
+    for percent in (0, *more, *fewer):
+        units = UNITS + max(percent, 0) * UNITS // 100
+        used = 1 if percent == FEWER_THREADS else threads
         try:
-            shots = measured(units)
+            shots = measured(threads=used, units=units, yardstick_threads=yardsticks.get(of, 0))
         except (PortabilityError, ImportError, KeyError) as exc:
-            print(f"left out: {subject.runtime} {subject.name}: {exc!r}", file=sys.stderr)
+            print(f"left out: {runtime} {subject}: {exc!r}", file=sys.stderr)
             return
+        yardsticks[of] = yardstick.threads_of(shots[0].repeat.yardstick)
         yield Session(
-            subject=subject.name,
-            runtime=subject.runtime,
+            subject=subject,
+            runtime=runtime,
             threads=threads,
             state=state,
             number=number,
@@ -229,9 +251,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="two subjects, about five minutes")
     parser.add_argument("--runs", type=Path, help="where the raw runs are, or are kept")
-    parser.add_argument("--sessions", type=int, default=4, help="of identical builds, default 4")
+    parser.add_argument("--sessions", type=int, help="of identical builds, default 4, quick 2")
     parser.add_argument("--only", action="append", default=[], help="runtime:subject:threads")
-    parser.add_argument("--slowdowns", default=",".join(map(str, SLOWDOWNS)))
+    parser.add_argument("--slowdowns", help="percent, default 6,8,12,25, quick 12")
     parser.add_argument("--neighbour", help=argparse.SUPPRESS)
     given = parser.parse_args(argv)
     if given.neighbour:
@@ -240,14 +262,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if given.runs and given.runs.exists():
         found = pickle.loads(given.runs.read_bytes())
     else:
+        usual = QUICK if given.quick else Plan(sessions=4, slowdowns=SLOWDOWNS, wanted=())
+        slowdowns = None if given.slowdowns is None else given.slowdowns.split(",")
         plan = Plan(
-            sessions=given.sessions,
-            slowdowns=[int(s) for s in given.slowdowns.split(",") if s],
-            wanted=given.only,
+            sessions=given.sessions or usual.sessions,
+            slowdowns=usual.slowdowns if slowdowns is None else [int(s) for s in slowdowns if s],
+            wanted=given.only or usual.wanted,
         )
-        if given.quick:
-            quick = ["onnxruntime.cpu:compute:1", "onnxruntime.cpu:tiny:2"]
-            plan = Plan(sessions=2, slowdowns=[12], wanted=quick)
         found = collect(plan, given.runs)
     print(rules.table(found))
     return 0

@@ -159,7 +159,7 @@ build.stage(feed if {make!r} == "onnx_model" else {{"input": feed["x"]}})
 fixed = yardstick.on_cpu()
 
 def reported():
-    timing = Stopwatch(build, fixed, Sampling(seconds=0.5), on_cpu=True).run()
+    timing = Stopwatch(build, lambda _seen: fixed, Sampling(seconds=0.5), on_cpu=True).run()
     repeat = Repeat(
         windows=timing.windows,
         straight=timing.straight,

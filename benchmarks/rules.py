@@ -1,14 +1,15 @@
 """Rules that judge speed, and the table that holds them against each other; see ``detection.py``.
 
-A rule is asked about two sessions, a baseline and a check, and says ``slower``, ``pass`` or
-``unsure``. Rules that look at one process see the first of a session, as their tools would.
+A rule is asked about two sessions, a baseline and a check, and says ``slower``, ``faster``,
+``pass`` or ``unsure``. Rules that look at one process see the first of a session, as their tools
+would.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -24,6 +25,9 @@ from pytest_portability.verdicts import Verdict
 
 MOST_REPEATS = 6
 """Processes of a session: what a check takes at most."""
+
+FEWER_THREADS = -1
+"""Instead of a percentage: one thread where there were two."""
 
 TOLERANCE = 0.05
 TARGET = Target(vendor="cpu", arch="x86_64", product="benchmark", platform="cpu")
@@ -62,7 +66,7 @@ class Session:
         measurement = Measurement(repeats=taken, batch=1, batch_effective=1, items=1.0)
         key = Key(model=self.subject, target="t", runtime=self.runtime, precision="native", batch=1)
         made = recording.record(key, TARGET, MODEL, measurement, PARITY, environment={}, commit="")
-        return replace(made, threads=self.threads), measurement
+        return made, measurement
 
 
 Answer = tuple[str, float]
@@ -78,7 +82,11 @@ def ours(base: Session, check: Session) -> Answer:
         if not compare.undecided(comparison):
             break
     seconds = sum(shot.seconds for shot in check.shots[:done])
-    answers = {Verdict.REGRESSED: "slower", Verdict.INCONCLUSIVE: "unsure"}
+    answers = {
+        Verdict.REGRESSED: "slower",
+        Verdict.IMPROVED: "faster",
+        Verdict.INCONCLUSIVE: "unsure",
+    }
     return answers.get(comparison.speed or comparison.verdict, "pass"), seconds
 
 
@@ -141,7 +149,11 @@ RULES: dict[str, Rule] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A pair to judge, and what is true of it: 0 for identical builds, else percent more work."""
+    """A pair to judge, and what is true of it.
+
+    Attributes:
+        percent: 0 for identical builds, ``FEWER_THREADS``, or percent more work.
+    """
 
     base: Session
     check: Session
@@ -153,10 +165,6 @@ class Case:
         return self.base.runtime.startswith("torch") and self.base.threads > 1
 
 
-FEWER_THREADS = -1
-"""Instead of a percentage: one thread where there were two."""
-
-
 def cases(sessions: Sequence[Session]) -> Iterator[Case]:
     """Every pair whose baseline is of the base build, in the same state or recorded idle."""
     for base, check in itertools.permutations(sessions, 2):
@@ -165,8 +173,6 @@ def cases(sessions: Sequence[Session]) -> Iterator[Case]:
             continue
         if base.threads == check.threads and (check.percent or base.number != check.number):
             yield Case(base=base, check=check, percent=check.percent)
-        elif base.threads > check.threads and base.subject == "compute" and not check.percent:
-            yield Case(base=base, check=check, percent=FEWER_THREADS)
 
 
 def table(sessions: Sequence[Session]) -> str:
@@ -209,8 +215,9 @@ def _cells(rule: Rule, pairs: Sequence[Case], kinds: Sequence[int]) -> list[str]
 
     def share(kind: int) -> str:
         of_kind = [answer for percent, answer, _ in answers if percent == kind]
-        slower = of_kind.count("slower")
-        return f"{slower / len(of_kind):.1%} of {len(of_kind)}" if of_kind else "–"
+        # To call an identical build faster is as wrong as to call it slower.
+        claims = of_kind.count("slower") + (0 if kind else of_kind.count("faster"))
+        return f"{claims / len(of_kind):.1%} of {len(of_kind)}" if of_kind else "–"
 
     unsure = sum(answer == "unsure" for _, answer, _ in answers) / len(answers)
     seconds = median(spent for *_, spent in answers)

@@ -6,8 +6,9 @@ import contextlib
 import gc
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import median
 from typing import Protocol
 
@@ -42,6 +43,10 @@ UNIT_CALLS = 5
 """Single units of the yardstick to time before its windows are sized: a neighbour only ever makes
 one longer, so the least of them counts."""
 
+THREAD_CLOCK = 6
+"""What the kernel adds to the complement of a thread's number, shifted by 3, to name the clock of
+its CPU time (per thread, by the scheduler: ``linux/posix-timers_types.h``)."""
+
 MIN_UNFINISHED_S = 0.005
 """A fetch that is slower than its repetition by less is a cold copy, not unfinished work."""
 
@@ -60,6 +65,9 @@ class Clock(Protocol):
 
     def machine(self) -> float:
         """CPU seconds that all processes used so far ÷ number of processors; NaN if unknown."""
+
+    def threads(self) -> Mapping[int, float]:
+        """CPU seconds of each thread of this process so far; empty where unknown."""
 
 
 class SystemClock:
@@ -90,6 +98,14 @@ class SystemClock:
         used = sum(v for name, v in times._asdict().items() if name not in idle)
         return float(used) / (psutil.cpu_count() or 1)
 
+    def threads(self) -> Mapping[int, float]:
+        """CPU seconds of each thread of this process so far; empty where this is not Linux."""
+        spent = {}
+        for task in Path("/proc/self/task").glob("*"):
+            with contextlib.suppress(OSError):  # it ended meanwhile
+                spent[int(task.name)] = time.clock_gettime((~int(task.name) << 3) | THREAD_CLOCK)
+        return spent
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
@@ -102,6 +118,7 @@ class Timing:
     steady: bool
     latency: Latency
     neighbours: float
+    yardstick: str
 
 
 class Stopwatch:
@@ -112,14 +129,15 @@ class Stopwatch:
 
     Args:
         build: the executable, with inputs staged.
-        yardstick: the fixed work to alternate with.
+        yardstick: makes the fixed work to alternate with, of the number of threads that the build
+            was seen to keep busy, 0 where that is not known.
         on_cpu: whether process CPU time is the model's busy time.
     """
 
     def __init__(
         self,
         build: Build,
-        yardstick: Yardstick,
+        yardstick: Callable[[int], Yardstick],
         sampling: Sampling,
         *,
         on_cpu: bool,
@@ -139,14 +157,16 @@ class Stopwatch:
         """
         first = self._window(1)
         self._build.fetch()  # the first one may load a conversion; see ``_check_finished``
+        before = self._clock.threads()
         warm, steady = self._warm_up(first.wall_s)
         self._check_finished(warm[-1])
+        fixed = self._yardstick(_at_once(before, self._clock.threads()))
         # Of the fastest of the last: a neighbour in one would make every window too short.
         batches = max(self._batches(window) for window in warm[-STEADY_WINDOWS:])
-        units = self._units()
+        units = self._units(fixed)
         with _no_garbage_collection():
             others = self._others()
-            windows = self._alternate(batches, units)
+            windows = self._alternate(fixed, batches, units)
             neighbours = others()
             long = median(w.wall_s for w in windows) >= STRAIGHT_LIMIT_S
             straight = () if long else tuple(self._window(batches) for _ in range(STRAIGHT_WINDOWS))
@@ -159,6 +179,7 @@ class Stopwatch:
             steady=steady,
             latency=latency,
             neighbours=neighbours,
+            yardstick=fixed.id,
         )
 
     def _others(self) -> Callable[[], float]:
@@ -182,10 +203,10 @@ class Stopwatch:
         self._build.synchronize()
         return self._checked(batches, clock.wall() - wall, clock.busy() - busy)
 
-    def _reference(self, units: int) -> tuple[float, float]:
+    def _reference(self, fixed: Yardstick, units: int) -> tuple[float, float]:
         """Wall and CPU seconds of so many units of the yardstick."""
         wall = self._clock.wall()
-        busy = self._yardstick.run(units)
+        busy = fixed.run(units)
         return self._checked(units, self._clock.wall() - wall, busy)
 
     @staticmethod
@@ -234,19 +255,19 @@ class Stopwatch:
     def _turns(length_s: float, turn_s: float) -> int:
         return max(1, math.ceil(length_s / max(turn_s, MIN_TURN_S)))
 
-    def _units(self) -> int:
-        self._yardstick.run(1)  # loads the library's kernels
-        unit_s = min(self._reference(1)[0] for _ in range(UNIT_CALLS))
+    def _units(self, fixed: Yardstick) -> int:
+        fixed.run(1)  # loads the library's kernels
+        unit_s = min(self._reference(fixed, 1)[0] for _ in range(UNIT_CALLS))
         return self._turns(self._sampling.yardstick_s, unit_s)
 
-    def _alternate(self, batches: int, units: int) -> tuple[Window, ...]:
+    def _alternate(self, fixed: Yardstick, batches: int, units: int) -> tuple[Window, ...]:
         windows: list[Window] = []
         end = self._clock.wall() + self._sampling.seconds
-        before = self._reference(units)
+        before = self._reference(fixed, units)
         while len(windows) < self._sampling.min_windows or self._clock.wall() < end:
             self._settle(batches)
             window = self._window(batches)
-            after = self._reference(units)
+            after = self._reference(fixed, units)
             # The yardstick of a window is the mean of the two that enclose it: a neighbour that
             # comes or goes during the window is half in it on both sides.
             wall, busy = ((a + b) / 2 / units for a, b in zip(before, after, strict=True))
@@ -293,6 +314,16 @@ class Stopwatch:
                 "for them; make the runtime's synchronize() wait for every launch"
             )
             raise BuildError(msg)
+
+
+def _at_once(before: Mapping[int, float], after: Mapping[int, float]) -> int:
+    """How many threads were busy at once: CPU time of all ÷ the busiest one's; 0 if unknown.
+
+    Neighbours make all of them wait, and so change nothing of it.
+    """
+    spent = [seconds - before.get(thread, 0.0) for thread, seconds in after.items()]
+    most = max(spent, default=0.0)
+    return round(sum(spent) / most) if most > 0 else 0
 
 
 @contextlib.contextmanager

@@ -39,6 +39,7 @@ from pytest_portability.subject import Source, Subject
 from pytest_portability.targets import Target
 from pytest_portability.verdicts import Verdict
 from pytest_portability.worker import Job, Outcome
+from pytest_portability.yardstick import threads_of
 
 DEFAULT_OPSET = 20
 """Op-set of torch modules exported to ONNX: Gelu is one op from 20 on, Attention from 23 on."""
@@ -244,7 +245,9 @@ class Pipeline:
 
     def _run(self, item: Item, ask: Ask, baseline: Record | None) -> Result:
         built = self._describe(item, ask, item.batch)
-        built, first = self._measure(item, ask, built, repeat=0)
+        then = baseline.figures.yardstick if baseline else ""
+        built, first = self._measure(item, ask, built, repeat=0, known=then)
+        then = then or first.repeat.yardstick
         log, outcomes = self._servers.log, [first]
         computed = _Computed.of(built.subject, first)
         while True:
@@ -259,7 +262,8 @@ class Pipeline:
             )
             if not self._goes_on(ask, comparison, outcomes):
                 break
-            outcomes.append(self._measure(item, ask, built, repeat=len(outcomes))[1])
+            more = self._measure(item, ask, built, repeat=len(outcomes), known=then)
+            outcomes.append(more[1])
         if comparison.verdict is Verdict.MISSING:
             everything, _ = records.read_all(self._baselines)
             close = records.closest(everything, record.key, record.arch, record.vendor)
@@ -337,12 +341,16 @@ class Pipeline:
         return replace(built, path=path, facts=facts)
 
     def _measure(
-        self, item: Item, ask: Ask, built: _Built, *, repeat: int
+        self, item: Item, ask: Ask, built: _Built, *, repeat: int, known: str
     ) -> tuple[_Built, Outcome]:
-        """One repeat in a fresh child; a first one that does not fit tries half the batch."""
+        """One repeat in a fresh child; a first one that does not fit tries half the batch.
+
+        ``known`` is the yardstick of the baseline or the first repeat, empty if there is neither.
+        """
         while True:
             self._progress(f"{ask.name} {item.id}: repeat {repeat + 1}")
             job = self._job(item, ask, built, first=repeat == 0)
+            job = replace(job, yardstick_threads=threads_of(known) if known else 0)
             try:
                 outcome: Outcome = self._call(item, ask, worker.measure, job)
             except DoesNotFit as exc:

@@ -10,9 +10,7 @@ from statistics import median
 from pytest_portability.kernels import KernelPath
 from pytest_portability.runtimes import Observed
 from pytest_portability.sensors import Sensors
-
-PARALLEL = 1.05
-"""CPU time ÷ wall time beyond which a build is taken to use more than one thread."""
+from pytest_portability.yardstick import threads_of
 
 WAKING = 0.05
 """Share of a yardstick window on several threads that goes by until all of them are awake; measured
@@ -209,8 +207,8 @@ class Repeat:
     def contended(self) -> float:
         """Share (0–1) of the processor that neighbours took from the work, NaN where unknown.
 
-        What the yardstick missed of its wall time; for work on several threads, less what waking
-        the yardstick's own costs, and at least the share of the machine that others used.
+        What the yardstick missed of its wall time; for one on several threads, less what waking
+        them costs, and at least the share of the machine that others used.
         """
         pairs = [
             (w.yardstick_busy_s, w.yardstick_wall_s)
@@ -219,7 +217,7 @@ class Repeat:
         ]
         if not pairs:
             return math.nan
-        parallel = self.busy_s is not None and self.busy_s > PARALLEL * self.wall_s
+        parallel = threads_of(self.yardstick) > 1
         got = sum(b for b, _ in pairs) / sum(w or 0.0 for _, w in pairs)
         missed = max(0.0, 1 - got - (WAKING if parallel else 0.0))
         return max(missed, self.neighbours) if parallel and self.neighbours > 0 else missed

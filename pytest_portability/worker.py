@@ -89,6 +89,8 @@ class Job:
         path: a converted ONNX file, None to build from the source itself.
         yardstick: torch's name of the accelerator; empty on a CPU, and where torch does not reach
             the device, so that the runtime itself has to do the yardstick's work.
+        yardstick_threads: of what this repeat will be held against; 0 is as many as the build is
+            seen to keep busy.
         metric: the task metric, in the first repeat only.
         address: of the target; ``uuid`` and ``pci`` say whose sensors to read.
     """
@@ -104,6 +106,7 @@ class Job:
     sampling: Sampling
     cache_dir: str
     yardstick: str = ""
+    yardstick_threads: int = 0
     metric: Metric | None = None
     address: Mapping[str, str] = field(default_factory=dict)
 
@@ -143,9 +146,11 @@ def measure(job: Job) -> Outcome:
     build_s = time.perf_counter() - start
     with contextlib.closing(build):
         build.stage(job.inputs)
-        # Of as many threads as the build has, so only now: some hundred kilobytes for each.
-        fixed = fixed or yardstick.on_cpu(_threads(build))
-        stopwatch = Stopwatch(build, fixed, job.sampling, on_cpu=on_cpu)
+
+        def fixed_for(seen: int) -> Yardstick:
+            return fixed or yardstick.on_cpu(_threads(build, job.yardstick_threads or seen))
+
+        stopwatch = Stopwatch(build, fixed_for, job.sampling, on_cpu=on_cpu)
         watch.start()
         timing = stopwatch.run()
         seen = watch.stop()
@@ -166,7 +171,7 @@ def measure(job: Job) -> Outcome:
         steady=timing.steady,
         latency=timing.latency,
         memory=memory,
-        yardstick=fixed.id,
+        yardstick=timing.yardstick,
         observed=observed,
         path=path,
         neighbours=timing.neighbours,
@@ -175,10 +180,10 @@ def measure(job: Job) -> Outcome:
     return Outcome(repeat=repeat, outputs=outputs, again=again, metrics=metrics)
 
 
-def _threads(build: Build) -> int:
-    """How many threads of a build run at once; one that does not say is taken to use all."""
+def _threads(build: Build, known: int) -> int:
+    """Of the yardstick: as known, else of the build; one that does not say is taken to use all."""
     usable = targets.usable_cores()
-    return min(build.threads() or usable, usable, yardstick.MOST_THREADS)
+    return min(known or build.threads() or usable, usable, yardstick.MOST_THREADS)
 
 
 def _yardstick(job: Job) -> Yardstick:

@@ -1,12 +1,14 @@
 """Fixed reference work per target, done by a library independent of the runtime under test.
 
 It tells a slow machine from a slow build. On a CPU it is a GEMM by NumPy, done by as many threads
-as the build uses, each for itself: a BLAS on two threads spins between calls, which made its own
-time vary by 67-109 % and slowed the model beside it 1.6-2.3 times, while one thread would not see
-two virtual processors share a core, when its products took twice as long on two threads and a
-build on two took half as long again. A copy yardstick tracks neighbours four times worse than the
-GEMM does. On an accelerator it is a GEMM of bounded size plus a chain of tiny kernels, because the
-same card behind another host CPU is the same target and launch latency is part of it.
+as the build keeps busy, each for itself: a BLAS on two threads spins between calls, which made its
+own time vary by 67-109 % and slowed the model beside it 1.6-2.3 times, while one thread would not
+see two virtual processors share a core, when its products took twice as long on two threads and a
+build on two took half as long again. Where there is a record, it says how many, so that a build on
+fewer threads than the record's is held against the same work. A copy yardstick tracks neighbours
+four times worse than the GEMM does. On an accelerator it is a GEMM of bounded size plus a chain of
+tiny kernels, because the same card behind another host CPU is the same target and launch latency
+is part of it.
 """
 
 from __future__ import annotations
@@ -79,6 +81,12 @@ def on_cpu(threads: int = 1) -> Yardstick:
     return Yardstick(id=f"{threads}x{name}", run=crew.run)
 
 
+def threads_of(id_: str) -> int:
+    """How many threads do the work of this identity at once; 1 for what a device does."""
+    count, times, _ = id_.partition("x")
+    return int(count) if times and count.isdecimal() else 1
+
+
 class _Crew:
     """Threads that wait asleep until they and the caller's thread are all to do the same work."""
 
@@ -103,11 +111,15 @@ class _Crew:
         return max(self._spent)
 
     def _serve(self) -> None:
-        self._enlist()
-        while True:
-            self._start.wait()
-            self._spent.append(self._work(self._units))
-            self._end.wait()
+        try:
+            self._enlist()
+            while True:
+                self._start.wait()
+                self._spent.append(self._work(self._units))
+                self._end.wait()
+        finally:  # or the others would wait forever
+            self._start.abort()
+            self._end.abort()
 
 
 def _blas() -> str:

@@ -27,7 +27,7 @@ def repeat(rng: np.random.Generator, level: float) -> Repeat:
 
 
 def session(number: int, percent: int = 0, state: str = "idle", threads: int = 1) -> Session:
-    rng = np.random.default_rng([number, percent])
+    rng = np.random.default_rng([number, abs(percent)])
     level = 1 + percent / 100
     calls = 0.01 * level * np.exp(rng.normal(0, 0.01, 50))
     shots = tuple(
@@ -71,8 +71,9 @@ def test_pairs_are_of_one_subject_and_one_state_or_recorded_idle() -> None:
 
 
 def test_fewer_threads_are_a_case_of_their_own() -> None:
-    (case,) = rules.cases([session(0, threads=2), session(0, threads=1)])
-    assert case.percent == rules.FEWER_THREADS
+    fewer = session(0, rules.FEWER_THREADS, threads=2)
+    (case,) = rules.cases([session(0, threads=2), fewer, session(0, threads=1)])
+    assert (case.base.percent, case.percent) == (0, rules.FEWER_THREADS)
 
 
 def test_the_table_has_a_line_for_each_rule_and_group() -> None:

@@ -123,7 +123,7 @@ def unrest(record: Record, rel: float | None) -> Record:
 
 def test_the_prior_knows_unrest_threads_axis_and_neighbours() -> None:
     one = unrest(record(threads=1), 0.0)
-    two = replace(one, threads=2)
+    two = replace(one, figures=replace(one.figures, yardstick="2xgemm-192-float32 blas 1"))
     assert expected("busy", one, one, 0.0).spread_rel == pytest.approx(0.010)
     assert expected("wall", one, one, 0.0).spread_rel == pytest.approx(0.012)
     assert expected("busy", one, one, None) == expected("busy", one, one, 0.35)

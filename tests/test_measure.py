@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import math
 import sys
+import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -35,6 +37,7 @@ class FakeClock:
     switches: int = 0
     faults: int = 0
     others: float = 0.0
+    parallel: int = 1
 
     def wall(self) -> float:
         """Monotonic seconds."""
@@ -51,6 +54,10 @@ class FakeClock:
     def machine(self) -> float:
         """CPU seconds of all processes ÷ processors: this one's and ``others``."""
         return self.cpu / (psutil.cpu_count() or 1) + self.others * self.now
+
+    def threads(self) -> dict[int, float]:
+        """As many as work alike, and one that woke up for a moment."""
+        return dict.fromkeys(range(self.parallel), self.cpu) | {-1: self.cpu / 100}
 
     def work(self, seconds: float) -> None:
         """Let time pass."""
@@ -134,6 +141,7 @@ class Bench:
     build: FakeBuild
     unit: Callable[[int], float] = lambda _n: 0.001
     units: list[int] = field(default_factory=list)
+    seen: list[int] = field(default_factory=list)
 
     def run_yardstick(self, units: int) -> float:
         """Let the yardstick's time pass."""
@@ -145,9 +153,17 @@ class Bench:
 
     def time(self, *, on_cpu: bool = True, sampling: Sampling | None = None) -> Timing:
         """Time the build."""
-        yardstick = Yardstick(id="fake", run=self.run_yardstick)
+
+        def made_for(threads: int) -> Yardstick:
+            self.seen.append(threads)
+            return Yardstick(id="fake", run=self.run_yardstick)
+
         watch = Stopwatch(
-            self.build, yardstick, sampling or SAMPLING, on_cpu=on_cpu, clock=self.clock
+            self.build,
+            made_for,
+            sampling or SAMPLING,
+            on_cpu=on_cpu,
+            clock=self.clock,
         )
         return watch.run()
 
@@ -555,21 +571,54 @@ def test_contention_is_the_time_the_yardstick_had_no_processor() -> None:
 
 def test_neighbours_count_where_the_work_is_on_several_threads() -> None:
     """They may leave the yardstick's one thread alone and still be in the way of the model's."""
-    two = [replace(window(0.02), busy_s=0.036)] * 3
-    one = [replace(window(0.02), busy_s=0.02)] * 3
-    assert replace(repeat(two), neighbours=0.3).contended == pytest.approx(0.3)
-    assert replace(repeat(one), neighbours=0.3).contended == 0
-    assert replace(repeat(two), neighbours=math.nan).contended == 0
+    one = repeat([window(0.02)] * 3)
+    two = replace(one, yardstick="2xgemm numpy")
+    assert replace(two, neighbours=0.3).contended == pytest.approx(0.3)
+    assert replace(one, neighbours=0.3).contended == 0
+    assert replace(two, neighbours=math.nan).contended == 0
 
 
 def test_waking_the_threads_of_a_yardstick_is_no_contention() -> None:
     """Work on one thread has a yardstick on one, which is awake already."""
-    late = replace(window(0.02), yardstick_busy_s=0.00096)
-    assert repeat([replace(late, busy_s=0.036)]).contended == 0
-    assert repeat([late]).contended == pytest.approx(0.04)
-    assert repeat([replace(late, busy_s=0.036, yardstick_busy_s=0.0007)]).contended == (
-        pytest.approx(0.25)
-    )
+    late = repeat([replace(window(0.02), yardstick_busy_s=0.00096)])
+    much = repeat([replace(window(0.02), yardstick_busy_s=0.0007)])
+    assert late.contended == pytest.approx(0.04)
+    assert replace(late, yardstick="2xgemm numpy").contended == 0
+    assert replace(much, yardstick="2xgemm numpy").contended == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_the_yardstick_is_made_for_the_threads_that_work_at_once(threads: int) -> None:
+    made = bench(lambda _n: 0.01)
+    made.clock.parallel = threads
+    assert made.time().yardstick == "fake"
+    assert made.seen == [threads]
+
+
+def test_without_times_of_threads_their_number_is_not_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(FakeClock, "threads", lambda _self: {})
+    made = bench(lambda _n: 0.01)
+    made.time()
+    assert made.seen == [0]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the time of each thread")
+def test_the_time_of_each_thread_is_its_own() -> None:
+    clock, done = SystemClock(), threading.Event()
+    idle = threading.Thread(target=done.wait)
+    idle.start()
+    before = clock.threads()
+    end = time.thread_time() + 0.05
+    while time.thread_time() < end:
+        pass
+    after = clock.threads()
+    done.set()
+    idle.join()
+    spent = {thread: after[thread] - before[thread] for thread in before}
+    assert spent[threading.get_native_id()] >= 0.05
+    assert spent[idle.native_id or 0] < 0.05
 
 
 def test_a_slow_window_in_warm_up_does_not_make_the_others_short() -> None:
@@ -676,6 +725,6 @@ def test_a_build_is_timed_by_the_machines_clock_unless_told_otherwise() -> None:
 
     yardstick = Yardstick(id="fake", run=work)
     sampling = Sampling(seconds=0.01, window_s=0.001, yardstick_s=0.001, warmup_s=0.01)
-    timing = Stopwatch(build, yardstick, sampling, on_cpu=True).run()
+    timing = Stopwatch(build, lambda _seen: yardstick, sampling, on_cpu=True).run()
     assert len(timing.windows) >= sampling.min_windows
     assert all(w.wall_s > 0 for w in timing.windows)

@@ -96,6 +96,23 @@ def test_a_clear_check_takes_two_processes_and_recording_four(bench: Bench) -> N
     assert 2 <= repeats(second) <= ASK.repeats
 
 
+@pytest.mark.skipif(targets.usable_cores() < 2, reason="a yardstick on two threads needs two cores")
+def test_a_check_has_the_yardstick_of_the_record(bench: Bench) -> None:
+    """However many threads its own build keeps busy: other work would be no common measure."""
+    first = bench.check(FakeRuntime())
+    assert first.record is not None
+    figures = first.record.figures
+    assert not figures.yardstick.startswith("2x")
+    twice = replace(figures, yardstick=f"2x{figures.yardstick}")
+    first_on_two = replace(first.record, figures=twice)
+    records.write(
+        records.path_of(bench.baselines, "mlp", first.key.target), {first.key: first_on_two}
+    )
+    second = bench.check(FakeRuntime())
+    assert second.measurement is not None
+    assert {r.yardstick for r in second.measurement.repeats} == {twice.yardstick}
+
+
 def test_only_the_first_process_takes_kernel_path_and_metric(bench: Bench) -> None:
     result = bench.check(FakeRuntime(), metric=lambda _predict: 0.5)
     assert result.measurement is not None

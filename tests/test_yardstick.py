@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -77,6 +78,36 @@ def test_the_work_is_the_same_however_often_it_is_done(monkeypatch: pytest.Monke
     assert np.isfinite(last).all()
     assert (np.abs(last[last != 0]) > np.finfo(np.float32).tiny).all()
     assert np.array_equal(first, last)
+
+
+@pytest.mark.parametrize(
+    ("name", "threads"),
+    [("2xgemm-192-float32 openblas 0.3", 2), ("gemm-192-float32 mkl x", 1), ("", 1), ("x", 1)],
+)
+def test_its_name_tells_the_threads_it_works_on(name: str, threads: int) -> None:
+    assert yardstick.threads_of(name) == threads
+
+
+def test_the_name_of_one_on_several_threads_is_read_back() -> None:
+    assert yardstick.threads_of(yardstick.on_cpu(3).id) == 3
+
+
+def test_a_thread_that_fails_lets_the_others_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would keep the child until its time limit otherwise."""
+
+    def refuse(*_args: Any, **_named: Any) -> None:
+        raise MemoryError
+
+    made = yardstick.on_cpu(2)
+    caller, multiply = threading.current_thread(), np.matmul
+
+    def failing(*args: Any, **named: Any) -> None:
+        (multiply if threading.current_thread() is caller else refuse)(*args, **named)
+
+    monkeypatch.setattr(threading, "excepthook", lambda _args: None)
+    monkeypatch.setattr(np, "matmul", failing)
+    with pytest.raises(threading.BrokenBarrierError):
+        made.run(1)
 
 
 @pytest.mark.parametrize("units", [1, 3])

@@ -228,7 +228,14 @@ class Census:
 
 
 def census(directory: Path) -> Census:
-    """Count the records below a directory; a file that cannot be read does not hide the others."""
+    """Count the records below a directory; a file that cannot be read does not hide the others.
+
+    Raises:
+        UsageError: it is no directory; one that does not exist yet is empty.
+    """
+    if directory.exists() and not directory.is_dir():
+        msg = f"the baselines, {directory}, are a file; expected the directory of the records"
+        raise UsageError(msg)
     known, unreadable = records.read_all(directory)
     return Census(
         targets=Counter(key.target for key in known),
@@ -261,7 +268,12 @@ def options_for(
     families = {*runtimes.BUILT_IN, *(runtime.family for runtime in registered)}
     for name, values in options.items():
         if name not in families:
-            runtimes.load(name, registered)
+            try:
+                runtimes.load(name, registered)
+            except UsageError as exc:
+                msg = f"options[{name!r}]: {exc}; options are given by runtime, such as "
+                msg += f"options={{{item.runtime.family!r}: {{{name!r}: {values!r}}}}}"
+                raise UsageError(msg) from exc
         if not isinstance(values, Mapping):
             msg = f"options[{name!r}] is {values!r}; expected a mapping from option to value"
             raise UsageError(msg)

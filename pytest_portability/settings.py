@@ -163,6 +163,9 @@ def _known(value: Any) -> dict[str, Known]:
         except ValueError:
             msg = f"unknown verdict {entry[0]!r}; known: {', '.join(v.value for v in Verdict)}"
             raise ValueError(msg) from None
+        if not str(entry[1]).strip():
+            msg = f"the reason for {pattern!r} is empty: say why it is known, such as an issue"
+            raise ValueError(msg)
         known[str(pattern)] = Known(verdict=verdict, reason=str(entry[1]))
     return known
 

@@ -154,6 +154,16 @@ def test_each_option_has_an_ini_twin_that_works(project: Project) -> None:
     assert (project.path / "records" / "missing").is_dir()
 
 
+def test_a_file_instead_of_the_directory_of_the_records_ends_the_run(project: Project) -> None:
+    project.make("def test_it(portability): portability.check('m.onnx', inputs, name='ok')")
+    (project.path / "notes").write_text("not records")
+    result = project.run("--portability", "--portability-baselines=notes")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(
+        ["ERROR: the baselines, *notes, are a file; expected the directory of the records"]
+    )
+
+
 @pytest.mark.parametrize(
     ("option", "value", "text"),
     [

@@ -138,6 +138,7 @@ KNOWN = "expected a mapping from target pattern to (verdict, reason)"
         ("known", {"amd-*": "ok"}, f"{KNOWN}, found 'ok' for 'amd-*'"),
         ("known", {"amd-*": ("ok",)}, f"{KNOWN}, found ('ok',) for 'amd-*'"),
         ("known", {"amd-*": ("slow", "why")}, "unknown verdict 'slow'; known: ok, improved, "),
+        ("known", {"amd-*": ("ok", " ")}, "the reason for 'amd-*' is empty: say why it is known"),
         ("known", {"amd-*": (["ok"], "why")}, "unknown verdict ['ok']; known: ok, improved, "),
     ],
 )

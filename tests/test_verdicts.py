@@ -272,6 +272,10 @@ def test_a_test_may_go_on_with_the_result(project: Project) -> None:
     ("given", "text"),
     [
         ("options={'onnxrutime': {}}", "unknown runtime 'onnxrutime'; known: fake"),
+        (
+            "options={'speed': 2}",
+            "options are given by runtime, such as options={'fake': {'speed': 2}}",
+        ),
         ("options={'fake': 3}", "options['fake'] is 3; expected a mapping"),
         ("options=[1]", "options= of portability.check is [1]; expected a mapping"),
         ("config='adam'", "config= of portability.check is 'adam'; expected a mapping"),

@@ -120,8 +120,7 @@ LOOPS = {
         module = model.torch_module()
         x = torch.from_numpy(feed["x"])
         call = lambda: module(x)
-        mode = torch.inference_mode()  # it ends with the object
-        mode.__enter__()
+        around = torch.inference_mode
     """,
     "torch.compile": """
         import torch
@@ -129,12 +128,12 @@ LOOPS = {
         module = torch.compile(model.torch_module())
         x = torch.from_numpy(feed["x"])
         call = lambda: module(x)
-        mode = torch.inference_mode()  # it ends with the object
-        mode.__enter__()
+        around = torch.inference_mode
     """,
 }
 
 SIDE_BY_SIDE = """
+import contextlib
 import time
 from statistics import median
 import numpy as np
@@ -146,6 +145,7 @@ from pytest_portability.samples import Measurement, Memory, Repeat, Sampling
 
 feed = model.inputs(model.BATCH, np.random.default_rng(0))
 threads = 1
+around = contextlib.nullcontext
 {setup}
 runtime = load({runtime!r})
 build = runtime.build(Request(
@@ -178,10 +178,11 @@ def reported():
 
 def loop():
     start, calls = time.perf_counter(), 0
-    while time.perf_counter() < start + 0.5:
-        for _ in range(10):
-            call()
-        calls += 10
+    with around():
+        while time.perf_counter() < start + 0.5:
+            for _ in range(10):
+                call()
+            calls += 10
     return model.BATCH * calls / (time.perf_counter() - start)
 
 reported(), loop()

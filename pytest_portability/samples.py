@@ -19,9 +19,6 @@ on an idle virtual machine."""
 UNDISTURBED = 10
 """One window in so many is taken to have run undisturbed."""
 
-STRAIGHT_BOUNDS = (0.99, 1.01)
-"""Uninterrupted ÷ alternated time inside which alternating with the yardstick changed nothing."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
@@ -267,13 +264,8 @@ class Measurement:
 
     @property
     def wall_s(self) -> float:
-        """Sustained wall seconds per batch, median over repeats.
-
-        Uninterrupted ones where alternating changed the figure.
-        """
-        low, high = STRAIGHT_BOUNDS
-        unchanged = low <= self.straight_rel <= high
-        return median(r.wall_s for r in self.repeats) * (1.0 if unchanged else self.straight_rel)
+        """Sustained wall seconds per batch, median over repeats, without alternating's effect."""
+        return median(r.wall_s for r in self.repeats) * self.straight_rel
 
     @property
     def throughput(self) -> float:

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from pytest_portability import kernels
+from pytest_portability import footprint, kernels
 from pytest_portability.loss import Interval, Sample, expected, loss, usable
 from pytest_portability.parity import ParityVerdict, interface_changes
-from pytest_portability.records import Figures, Record
+from pytest_portability.records import Record
 from pytest_portability.samples import Measurement, Repeat
 from pytest_portability.sensors import disturbance
 from pytest_portability.verdicts import POLICY, Verdict
@@ -26,12 +26,23 @@ def writes(comparison: Comparison, *, accepted: bool) -> str:
     update = POLICY[comparison.verdict].update
     if comparison.record is None:
         return "no"  # nothing was measured, whatever was accepted
+    if is_quieter(comparison) and (comparison.verdict is Verdict.OK or accepted):
+        return "all"
     worse = comparison.speed in {Verdict.REGRESSED, Verdict.INCONCLUSIVE} or comparison.memory_grew
     if update == "refresh":
         return "facts"
     if update == "yes" or (update == "accept" and accepted):
         return "all"
     return "all" if update == "unless worse" and (accepted or not worse) else "no"
+
+
+def is_quieter(comparison: Comparison) -> bool:
+    """Whether neighbours spoilt the baseline, and not what is to take its place."""
+    record, baseline = comparison.record, comparison.baseline
+    if comparison.verdict not in (Verdict.OK, Verdict.INCONCLUSIVE) or not (record and baseline):
+        return False
+    now, then = record.figures.contended, baseline.figures.contended
+    return now is not None and now <= CONTENTION_LIMIT < (then or 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +94,8 @@ WORTH_SAYING = 0.1
 """Change of speed by alternating with the yardstick that is said beside a verdict."""
 
 UNCERTAIN = 0.2
-"""Width of the interval of the work per batch beyond which wall time alone decides nothing."""
+"""Width of an interval beyond which it is no pass: of the work per batch, also what keeps wall time
+alone from deciding anything."""
 
 CONTENTION_LIMIT = 0.10
 """Share of the processor taken by neighbours beyond which wall time says nothing."""
@@ -98,9 +110,6 @@ UPDATED_SPREAD = 0.03
 """What another version of the yardstick's library may add: the kernel of a plain GEMM seldom
 changes, and where it does by more, the interval is what it is for."""
 
-MEMORY_FLOOR_BYTES = 4 * 2**20
-"""Growth below this is page and allocator granularity, whatever fraction it is."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowed:
@@ -109,7 +118,7 @@ class Allowed:
     Attributes:
         loss: of throughput.
         source: who set it: ``default``, ``ini``, ``command line`` or ``marker``.
-        memory: growth of memory, beside ``MEMORY_FLOOR_BYTES``.
+        memory: growth of memory, beside ``footprint.FLOOR_BYTES``.
     """
 
     loss: float = 0.05
@@ -298,12 +307,15 @@ def _judged(shown: Comparison, record: Record, baseline: Record, allowed: Allowe
     why = disturbance(now.throttled, then.throttled, now.neighbours)
     if why and speed is not Verdict.OK:
         speed, reason = Verdict.INCONCLUSIVE, f"{why}; {reason}"
-    rel, grew = _memory(now, then, allowed.memory)
+    rel, grew = footprint.growth(now, then, allowed.memory)
     regressed = speed is Verdict.REGRESSED
     warnings = [grew] if grew and regressed else []
+    if speed is Verdict.OK and (shown.contended or 0.0) > CONTENTION_LIMIT:
+        warnings.append(_blind(shown))
     if not regressed:
         # What a change cost is known only where the speed is.
-        cost = ", at no cost" if speed in {Verdict.OK, Verdict.IMPROVED} else ""
+        free = speed is Verdict.IMPROVED or (deciding and speed is Verdict.OK and deciding.low <= 0)
+        cost = ", at no cost" if free else ""
         warnings += [f"{change}{cost}" for change in _details(record, baseline)]
     if updated:
         warnings.append(f"the yardstick's library changed: {then.yardstick} → {now.yardstick}")
@@ -341,7 +353,7 @@ def _speed(shown: Comparison, *, rethreaded: bool) -> _Speed:
         return Verdict.INCONCLUSIVE, "no usable time on either side: nothing to compare", None
     if (shown.contended or 0.0) <= CONTENTION_LIMIT:
         return _unhindered(shown, busy, wall)
-    blind = f"wall time not judged: {_neighbours(shown.contended or 0.0)}{_when(shown)}"
+    blind = _blind(shown)
     if busy is None or rethreaded:
         why = "CPU time is not known" if busy is None else "other threads change the CPU time"
         return Verdict.INCONCLUSIVE, f"{blind}, and {why}", busy or wall
@@ -374,6 +386,10 @@ def _wide(axis: Interval) -> bool:
     return axis.high - axis.low > UNCERTAIN
 
 
+def _blind(shown: Comparison) -> str:
+    return f"wall time not judged: {_neighbours(shown.contended or 0.0)}{_when(shown)}"
+
+
 def _neighbours(share: float) -> str:
     return f"neighbours took {share:.0%} of the processor"
 
@@ -404,7 +420,7 @@ def _certain(shown: Comparison, judged: list[Interval]) -> _Speed:
     if gained and widest.high < limit:
         deciding = gained[-1]
         return Verdict.IMPROVED, f"throughput: {deciding}; the record is behind", deciding
-    if widest.high < limit:
+    if widest.high < limit and not any(map(_wide, judged)):
         return Verdict.OK, f"throughput: {widest}, inside {allowed}", widest
     return Verdict.INCONCLUSIVE, f"too noisy to tell: {widest}, with {allowed}", widest
 
@@ -420,34 +436,6 @@ def _faded(shown: Comparison, busy: Interval | None, wall: Interval | None) -> s
     if wall and _lost(wall, limit) and wall.value - fading / (1 + fading) > limit:
         return ""
     return f"fading: the last third of the windows took {fading:.0%} longer than the first"
-
-
-def _memory(now: Figures, then: Figures, tolerance: float) -> tuple[float | None, str]:
-    """Growth of the figure that grew most, and a sentence if that is beyond the tolerance."""
-    pairs = [
-        ("device memory", now.memory_device_bytes, then.memory_device_bytes),
-        ("arena", now.memory_arena_bytes, then.memory_arena_bytes),
-        ("process memory", now.memory_process_bytes, then.memory_process_bytes),
-    ]
-    known = [(name, new, old) for name, new, old in pairs if new is not None and old]
-    if len(known) > 1 and known[0][0] == "device memory":
-        known = [pair for pair in known if pair[0] != "arena"]
-    if not known:
-        return None, ""
-    most = then.memory_process_most_bytes or 0
-    grown = [
-        (name, new, old)
-        for name, new, old in known
-        if new - old > MEMORY_FLOOR_BYTES
-        and new / old - 1 > tolerance
-        and (name != "process memory" or new > most)
-    ]
-    name, new, old = max(grown, key=lambda p: p[1] / p[2]) if grown else known[0]
-    rel = new / old - 1
-    if not grown:
-        return rel, ""
-    mib = f"{old / 2**20:.1f} → {new / 2**20:.1f} MiB"
-    return rel, f"{name} grew {rel:.1%} ({mib}), beyond {tolerance:.0%} and 4 MiB"
 
 
 def _details(record: Record, baseline: Record) -> list[str]:

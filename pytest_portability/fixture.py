@@ -207,10 +207,16 @@ class Portability:
             result = self._host.pipeline.check(self._item, ask)
             if verdicts.POLICY[result.comparison.verdict].item in {"pass", "skip"}:
                 return result
-            added = self._host.causes(self._node, result.comparison)
-            return replace(result, causes=run.added_causes(added, result.causes))
         except PortabilityError as exc:
             return Result(key=ask.key(self._item), comparison=compare.error(str(exc)))
+        try:
+            added = self._host.causes(self._node, result.comparison)
+            return replace(result, causes=run.added_causes(added, result.causes))
+        except Exception as exc:  # noqa: BLE001 - a conftest's mistake must not lose what was found
+            comparison, what = result.comparison, f"{type(exc).__name__}: {exc}"
+            said = f"hook pytest_portability_causes could not be used: {what}"
+            warnings = (*comparison.warnings, said)
+            return replace(result, comparison=replace(comparison, warnings=warnings))
 
     def _outcome(self, entry: Entry, log: str) -> tuple[str, str]:
         """What the verdict does to the test, and the text that says so."""
@@ -226,6 +232,8 @@ class Portability:
         if isinstance(known, settings.Known):
             if comparison.verdict is known.verdict:
                 return "xfail", f"known {known.verdict.value}: {known.reason}"
+            if comparison.verdict is Verdict.MISSING and host.updates is not None:
+                return "pass", ""  # what is recorded now is what later runs are held against
             wanted = f"expects {known.verdict.value} here ({known.reason})"
             return "fail", f"known={{...}} on the marker {wanted}, and this is {text}"
         if host.updates is not None and host.updates.allows(comparison):

@@ -90,6 +90,9 @@ class Updates:
 
 def _refusal(comparison: Comparison) -> str:
     verdict = comparison.verdict
+    if compare.is_quieter(comparison):
+        why = "neighbours disturbed the record that is there"
+        return f'{why}: --portability-accept="why" puts this one in its place'
     if verdicts.POLICY[verdict].update == "never":
         return f"{verdict.value} is never recorded"
     return f'{verdict.value} needs --portability-accept="why"'
@@ -98,9 +101,11 @@ def _refusal(comparison: Comparison) -> str:
 def _refreshed(baseline: Record, record: Record) -> Record:
     """The baseline with the facts that changed at no cost; its figures stay what they were."""
     rerouted = kernels.diff(baseline.path, record.path)
+    metrics = {**record.parity.metrics, **baseline.parity.metrics}  # one may have been added
     return replace(
         baseline,
         model=record.model,
+        parity=replace(baseline.parity, metrics=metrics),
         effective=record.effective,
         # Shares of time differ at every run: only another path is another fact.
         path=record.path if rerouted else baseline.path,

@@ -176,7 +176,7 @@ def loss(
     for side in (check, baseline):
         if math.isfinite(side.axis.spread_rel):
             freedom += side.repeats - 1
-            squares += (side.repeats - 1) * side.axis.spread_rel**2
+            squares += (side.repeats - 1) * min(side.axis.spread_rel, WIDEST) ** 2
     variance, freedom = _variance(squares, freedom, replace(prior, spread_rel=spread))
     error = math.sqrt(variance * (1 / check.repeats + 1 / baseline.repeats))
     d = math.log(now / then)

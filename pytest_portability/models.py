@@ -109,7 +109,7 @@ def load(source: object, *, name: str = "model") -> Model:
         ModelError: no such file, not ONNX, data missing, op-set too new, another type of object,
             or a factory that raised.
     """
-    if callable(source) and not isinstance(source, type) and not _is_torch(source):
+    if callable(source) and not _is_torch(source):
         try:
             made = source()
         except (PortabilityError, MemoryError):
@@ -130,8 +130,7 @@ def load(source: object, *, name: str = "model") -> Model:
     if type(source).__name__ == "ModelProto" and hasattr(source, "SerializeToString"):
         onnx_graph.check(source, name, "the given ModelProto", None)
         return Model(kind="onnx", value=source)
-    found = f"{source!r}" if isinstance(source, type) else f"an object of type {type(source)!r}"
-    msg = f"{name}: asked to load {found}; a model is {_ACCEPTED}"
+    msg = f"{name}: asked to load an object of type {type(source)!r}; a model is {_ACCEPTED}"
     raise ModelError(msg)
 
 

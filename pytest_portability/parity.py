@@ -325,7 +325,7 @@ def _unfaithful(
         return ()
     accepted = then.parity.error_rel if then is not None else 0.0
     if allowed < accepted < math.inf:
-        notes.append(f"an error of {accepted:.2g} against the reference was recorded on purpose")
+        notes.append(f"an error of {accepted:.2g} against the reference is the record's, too")
         allowed = accepted * (1 + SKETCH_REL)
     empty = [
         f"output {d.name!r}: all {d.elements} elements are NaN or infinite, in the reference too: "

@@ -305,7 +305,7 @@ class Pipeline:
                 return self._describe(item, ask, batch // 2)
         built = _Built(source=source, subject=self._subjects[at], batch=batch)
         kinds, kind = item.runtime.kinds, built.subject.facts.kind
-        if reason := item.runtime.supports(item.precision, item.target.platform):
+        if reason := _refusal(item):
             raise Unsupported(reason)
         exports = kind == "torch" and "onnx" in kinds and item.named
         if kind not in kinds and not exports:
@@ -390,7 +390,7 @@ class Pipeline:
             function,
             *args,
             environment=self._environment(item, ask),
-            preload=("numpy", "pytest_portability.worker", *item.runtime.packages),
+            preload=_preload(item.runtime),
             time_limit_s=ask.time_limit_s,
             by_value=ask.by_value,
         )
@@ -415,6 +415,21 @@ class Pipeline:
         if done < min(least, ask.repeats):
             return True
         return done < ask.repeats and compare.undecided(comparison)
+
+
+def _preload(runtime: Runtime) -> tuple[str, ...]:
+    """What a server imports once; an import in the child would count as the build's memory."""
+    formats = [kind for kind in runtime.kinds if kind == "onnx"]
+    return ("numpy", "pytest_portability.worker", *formats, *runtime.packages)
+
+
+def _refusal(item: Item) -> str:
+    """Why the runtime cannot do the item's precision on its target; empty if it can."""
+    try:
+        return item.runtime.supports(item.precision, item.target.platform)
+    except Exception as exc:
+        msg = f"supports() of the runtime {item.runtime.name!r} raised {type(exc).__name__}: {exc}"
+        raise UsageError(msg) from exc
 
 
 def _opset(ask: Ask) -> int:

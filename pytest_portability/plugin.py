@@ -56,7 +56,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--portability-accept",
         metavar="REASON",
-        default="",
+        type=settings.reason,
         help="with --update-baselines: also write records that are worse, and why",
     )
     for declared in settings.DECLARED.values():
@@ -193,7 +193,7 @@ class RunHooks:
         for name in settings.DECLARED:
             self.setting(name)  # a value that is not valid ends the run before it begins
         self._baselines = config.rootpath / self.setting("baselines").value
-        accept = config.getoption("portability_accept").strip()
+        accept = config.getoption("portability_accept") or ""
         updates = ledger.Updates(directory=self._baselines, accept=accept)
         self.updates = updates if config.getoption("portability_update", default=False) else None
         self.claims = ledger.Claims()

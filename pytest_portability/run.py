@@ -131,7 +131,12 @@ def items(
     """
     for name in names or ():
         if not _is_pattern(name):
-            runtimes.load(name, registered)
+            try:
+                runtimes.load(name, registered)
+            except UsageError as exc:
+                where = "runtimes= of the marker, or the ini key portability_runtimes"
+                msg = f"{where}: {exc}"
+                raise UsageError(msg) from exc
     chosen = targets.select(found.targets, patterns)
     nowhere = [
         pattern

@@ -22,6 +22,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -40,6 +41,7 @@ MOST_SERVERS = 4
 """A server with torch preloaded holds some 300 MB: the least recently used one is closed."""
 
 LOG_LINES = 30
+LOG_COLUMNS = 500
 LOG_BYTES = 1 << 16
 
 # Only ``sys`` before the path is set: whatever else is imported could be a file of the caller's
@@ -65,6 +67,7 @@ class Servers:
         self._servers: OrderedDict[tuple[object, ...], _Server] = OrderedDict()
         self._unusable: dict[str, str] = {}
         self._calls = 0
+        self._turn = threading.Lock()  # a server answers one call at a time
         self._log = ""
         try:
             _sweep(Path(tempfile.gettempdir()))
@@ -150,6 +153,12 @@ class Servers:
             DoesNotFit: the child ran out of memory.
         """
         call = _dumps((function, args), by_value)
+        with self._turn:
+            return self._called(call, environment or {}, preload, time_limit_s)
+
+    def _called(
+        self, call: bytes, environment: Mapping[str, str], preload: Sequence[str], limit_s: float
+    ) -> Any:
         self._calls += 1
         job = self._directory / f"call-{self._calls}"
         try:
@@ -157,8 +166,8 @@ class Servers:
             (job / "call").write_bytes(call)
             Path.cwd()  # where it is gone, an interpreter that starts there says so in many ways
             kills = _memory_kills()
-            code = self._run(job, environment or {}, preload, time_limit_s)
-            return _value(job, code, time_limit_s, out_of_memory=_memory_kills() > kills)
+            code = self._run(job, environment, preload, limit_s)
+            return _value(job, code, limit_s, out_of_memory=_memory_kills() > kills)
         except OSError as exc:
             raise ChildFailed(self._no_room(exc)) from exc
         finally:
@@ -421,7 +430,10 @@ def _value(job: Path, code: int | None, limit_s: float, *, out_of_memory: bool) 
     """What the child left in its directory: the value is returned, the error raised."""
     log = _tail(job / "log")
     if code is None:
-        msg = f"no answer within the time limit of {limit_s:g} s; the child was killed"
+        msg = (
+            f"no answer within the time limit of {limit_s:g} s; the child was killed (the ini key "
+        )
+        msg += "portability_time_limit sets another limit)"
         raise ChildFailed(msg, log=log, signal_number=getattr(signal, "SIGKILL", None))
     if code < 0:
         if _ended(code) == "was killed by SIGKILL" and out_of_memory:
@@ -480,4 +492,4 @@ def _tail(log: Path) -> str:
             text = stream.read(LOG_BYTES).decode(errors="replace")
     except OSError:
         return ""
-    return "\n".join(text.strip().splitlines()[-LOG_LINES:])
+    return "\n".join(line[:LOG_COLUMNS] for line in text.strip().splitlines()[-LOG_LINES:])

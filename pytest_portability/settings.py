@@ -6,6 +6,7 @@ a value is parsed.
 
 from __future__ import annotations
 
+import argparse
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -74,6 +75,25 @@ def _parts(value: Any, what: str) -> Sequence[Any]:
         msg = f"expected {what}, as a list or separated by commas"
         raise ValueError(msg)
     return parts
+
+
+def reason(text: str) -> str:
+    """The reason for accepting worse figures.
+
+    Raises:
+        ArgumentTypeError: it is empty.
+    """
+    if not text.strip():
+        msg = "is empty: say why worse figures are accepted"
+        raise argparse.ArgumentTypeError(msg)
+    return text.strip()
+
+
+def _directory(value: Any) -> str:
+    if not str(value).strip():
+        msg = "expected a directory"
+        raise ValueError(msg)
+    return str(value)
 
 
 def _words(value: Any) -> tuple[str, ...]:
@@ -194,7 +214,7 @@ DECLARED = {
     for d in (
         Declared(
             name="baselines",
-            parse=str,
+            parse=_directory,
             default="baselines",
             option="--portability-baselines",
             metavar="DIR",
@@ -324,9 +344,9 @@ def resolve(
     """
     declared = DECLARED[name]
     found: Setting[Any] = Setting(declared.default, "default")
-    # Pytest tells an ini key or an option that was not given by an empty text or list, too. A
-    # marker that was given an empty list was given one, and that is an error.
-    given = {"ini": ini or None, "command line": option or None, "marker": (marker or {}).get(name)}
+    # An ini key that was not given is an empty text or list, too. An option or a marker that was
+    # given an empty one was given it, and that is an error: a variable may be unset.
+    given = {"ini": ini or None, "command line": option, "marker": (marker or {}).get(name)}
     places = {
         "ini": f"ini key {declared.ini}",
         "command line": declared.option,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from project import Project
 
-from pytest_portability import compare, pipeline, runtimes
+from pytest_portability import footprint, pipeline, runtimes
 
 pytest_plugins = ["pytester"]
 
@@ -14,7 +14,7 @@ pytest_plugins = ["pytester"]
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project:
     """A project with one test of a tiny model and the fake runtime."""
     # Its conftest overwrites these in this very process: have them restored.
-    monkeypatch.setattr(compare, "MEMORY_FLOOR_BYTES", compare.MEMORY_FLOOR_BYTES)
+    monkeypatch.setattr(footprint, "FLOOR_BYTES", footprint.FLOOR_BYTES)
     monkeypatch.setattr(pipeline, "Pipeline", pipeline.Pipeline)
     monkeypatch.setattr(runtimes, "LIBRARIES", runtimes.LIBRARIES)
     # What decides how the inner run looks must not come from the outer one.

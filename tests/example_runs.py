@@ -94,8 +94,14 @@ def copy(to: Path) -> Path:
     return to
 
 
-def run(root: Path, *args: str) -> Run:
-    """Run pytest in a directory; a run that wrote no report has an empty one."""
+def run(root: Path, *args: str, environment: Mapping[str, str] | None = None) -> Run:
+    """Run pytest in a directory; a run that wrote no report has an empty one.
+
+    Args:
+        root: the directory.
+        *args: of pytest.
+        environment: variables to add.
+    """
     report = root / "report.json"
     report.unlink(missing_ok=True)
     # What decides how the inner run looks must not come from the outer one.
@@ -103,7 +109,10 @@ def run(root: Path, *args: str) -> Run:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *PLAIN, "--portability-report=json:report.json", *args],
         cwd=root,
-        env={name: value for name, value in os.environ.items() if name not in alien},
+        env={
+            **{name: value for name, value in os.environ.items() if name not in alien},
+            **(environment or {}),
+        },
         capture_output=True,
         text=True,
         check=False,

@@ -33,12 +33,12 @@ import sys
 sys.path[:0] = [{tests!r}] * ({tests!r} not in sys.path)
 import numpy as np
 import pytest
-from pytest_portability import compare, pipeline, runtimes
+from pytest_portability import footprint, pipeline, runtimes
 from runtimes.fake import FakeRuntime
 
 PACKAGES = ("numpy", "onnx", "onnx.reference", "runtimes.fake")
 runtimes.LIBRARIES = {{}}
-compare.MEMORY_FLOOR_BYTES = 2**40  # another process's memory decides nothing here
+footprint.FLOOR_BYTES = 2**40  # another process's memory decides nothing here
 {scripted}
 
 def pytest_portability_runtimes(config):

@@ -39,6 +39,7 @@ ORDER = (
     "worker",
     "records",
     "loss",
+    "footprint",
     "compare",
     "effects",
     "attribute",

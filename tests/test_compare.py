@@ -360,6 +360,40 @@ def test_a_first_record_made_beside_neighbours_is_said_to_be_one() -> None:
     )
 
 
+def test_a_record_made_beside_neighbours_gives_way_to_a_quieter_one() -> None:
+    """What it says of wall time could never be judged, nor replaced, otherwise."""
+    noisy = record(figures=replace(FIGURES, contended=0.46))
+    quiet = record(figures=replace(FIGURES, contended=0.01))
+    some = decide(quiet, noisy, measurement=measurement())
+    assert some.verdict is Verdict.OK
+    assert some.warnings == (
+        "wall time not judged: neighbours took 46% of the processor when the record was made",
+    )
+    assert writes(some, accepted=False) == "all"
+    unsure = replace(some, verdict=Verdict.INCONCLUSIVE)
+    assert (writes(unsure, accepted=False), writes(unsure, accepted=True)) == ("no", "all")
+    assert writes(decide(noisy, quiet, measurement=measurement()), accepted=True) == "facts"
+    assert writes(replace(some, verdict=Verdict.REGRESSED), accepted=False) == "no"
+
+
+def test_an_interval_that_could_be_anything_is_no_pass() -> None:
+    """Its estimate is a gain, and so is all of it; but of what?"""
+    some = against(slower(0.7), record(figures=figures(steady(10, 2, 0.35), steady(10, 2, 0.35))))
+    assert some.loss is not None
+    assert some.loss.high - some.loss.low > 0.2
+    assert some.verdict is Verdict.INCONCLUSIVE
+
+
+def test_a_change_that_cost_something_inside_the_tolerance_is_not_said_to_cost_nothing() -> None:
+    other = replace(slower(1.2), threads=8)
+    wide = Allowed(loss=0.5, source="marker")
+    some = decide(other, RECORD, measurement=measurement(), allowed=wide)
+    assert some.verdict is Verdict.OK
+    assert "threads: 1 → 8" in some.warnings
+    same = decide(replace(RECORD, threads=8), RECORD, measurement=measurement())
+    assert "threads: 1 → 8, at no cost" in same.warnings
+
+
 def test_another_version_that_is_too_noisy_to_judge_is_written_only_on_purpose() -> None:
     some = Comparison(
         verdict=Verdict.STALE,

@@ -37,9 +37,9 @@ EVERY = [(name, *item) for name, items in ITEMS.items() for item in sorted(items
 
 
 FLOOR = """
-from pytest_portability import compare
+from pytest_portability import footprint
 
-compare.MEMORY_FLOOR_BYTES = 16 * 2**20
+footprint.FLOOR_BYTES = 16 * 2**20
 """
 """ONNX Runtime 1.32 plans the memory of the pitch model in one of two ways, 8 MiB apart, process by
 process; that few repeats may well see one way in the first run and the other in the second."""

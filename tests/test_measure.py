@@ -634,11 +634,9 @@ def test_contention_is_never_negative() -> None:
 
 @pytest.mark.parametrize(
     ("uninterrupted", "sustained"),
-    [(0.0200, 0.02), (0.02015, 0.02), (0.01985, 0.02), (0.0220, 0.022), (0.0180, 0.018)],
+    [(0.0200, 0.02), (0.0220, 0.022), (0.0180, 0.018)],
 )
-def test_the_uninterrupted_figure_counts_where_alternating_changed_it(
-    uninterrupted: float, sustained: float
-) -> None:
+def test_the_figure_is_the_uninterrupted_one(uninterrupted: float, sustained: float) -> None:
     windows, straight = [window(0.02)] * 6, [window(uninterrupted, unit=None)] * 5
     device = repeat(without_cpu_time(windows), without_cpu_time(straight))
     for one in repeat(windows, straight), device:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -157,10 +158,20 @@ class TestLoad:
         with pytest.raises(ModelError, match=r"a model is a path of an \.onnx file.*a callable"):
             models.load(wrong)
 
-    def test_a_class_is_not_an_instance(self) -> None:
-        """``Net`` where ``Net()`` was meant."""
-        with pytest.raises(ModelError, match=r"asked to load <class"):
-            models.load(Path)
+    def test_a_class_without_arguments_is_a_factory(self) -> None:
+        """Of a torch module most of all; one that wants arguments says so itself."""
+
+        class Net:
+            def __new__(cls) -> Any:
+                return onnx_models.mlp()
+
+        class Wide:
+            def __init__(self, width: int) -> None:
+                self.width = width
+
+        assert models.load(Net).kind == "onnx"
+        with pytest.raises(ModelError, match=r"the factory Wide raised TypeError.*'width'"):
+            models.load(Wide)
 
 
 class TestDescribe:

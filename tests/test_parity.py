@@ -482,7 +482,7 @@ def test_an_error_that_was_recorded_on_purpose_is_not_reported_again() -> None:
     then = computed(Y, error_rel=0.2)
     verdict = judge(computed(Y), then, faithful(Y, 0.2))
     assert verdict.failures == ()
-    assert verdict.notes == ("an error of 0.2 against the reference was recorded on purpose",)
+    assert verdict.notes == ("an error of 0.2 against the reference is the record's, too",)
     assert judge(computed(Y), then, faithful(Y, 0.5)).failures == (
         "output 'y': relative L2 error 0.46 against the reference > 0.25",
     )

@@ -154,6 +154,22 @@ def test_each_option_has_an_ini_twin_that_works(project: Project) -> None:
     assert (project.path / "records" / "missing").is_dir()
 
 
+@pytest.mark.parametrize(
+    ("argument", "text"),
+    [
+        ("--portability-require=", "--portability-require = '': expected names"),
+        ("--portability-baselines=", "--portability-baselines = '': expected a directory"),
+        ("--portability-accept= ", "--portability-accept: is empty: say why worse figures"),
+    ],
+)
+def test_an_empty_argument_is_an_error(project: Project, argument: str, text: str) -> None:
+    """It comes from a variable that is not set; what it was to ask for must not go unasked."""
+    project.make(CHECK)
+    result = project.run("--update-baselines", argument)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert text in flat(result)
+
+
 def test_a_file_instead_of_the_directory_of_the_records_ends_the_run(project: Project) -> None:
     project.make("def test_it(portability): portability.check('m.onnx', inputs, name='ok')")
     (project.path / "notes").write_text("not records")

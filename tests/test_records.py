@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -9,8 +10,10 @@ import random
 import re
 import shutil
 import signal
+import stat
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -34,6 +37,7 @@ from pytest_portability.records import (
     ModelVersion,
     Record,
     closest,
+    files,
     path_of,
     read,
     read_all,
@@ -151,6 +155,9 @@ text = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 name = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
 number = st.floats(allow_nan=False).map(significant) | st.just(math.nan)
 count = st.integers(min_value=0, max_value=2**63)
+figure = st.floats(min_value=0, max_value=1e300).map(significant)
+positive = st.floats(min_value=1e-300, max_value=1e300).map(significant)
+ratio = positive | st.just(math.nan)
 
 
 def mapping(values: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
@@ -167,7 +174,7 @@ specs = st.lists(
     ),
     max_size=2,
 ).map(tuple)
-axes = st.builds(Axis, seconds=number, ratio=number, spread_rel=number)
+axes = st.builds(Axis, seconds=positive, ratio=ratio, spread_rel=figure)
 kernels = st.builds(
     Kernel,
     provider=text,
@@ -219,17 +226,22 @@ rows = st.builds(
         Figures,
         wall=axes,
         busy=st.none() | axes,
-        throughput=number,
-        items=number,
-        burst_throughput=number,
-        latency_p50_s=number,
-        latency_p90_s=number,
-        latency_p99_s=number,
-        yardstick_s=number,
-        build_s=number,
-        first_call_s=number,
+        throughput=positive,
+        items=positive,
+        repeats=st.integers(min_value=1, max_value=20),
+        burst_throughput=figure,
+        latency_p50_s=figure,
+        latency_p90_s=figure,
+        latency_p99_s=figure,
+        yardstick_s=ratio,
+        build_s=figure,
+        first_call_s=figure,
         unit=text,
         yardstick=text,
+        batch_effective=st.integers(min_value=1, max_value=2**63),
+        memory_device_bytes=st.none() | count,
+        memory_arena_bytes=st.none() | count,
+        memory_process_bytes=st.none() | count,
     ),
     path=st.builds(
         KernelPath,
@@ -269,7 +281,6 @@ fast = settings(
 )
 
 
-@fast
 def alike(one: dict[Key, Record], other: dict[Key, Record]) -> bool:
     """Equal, NaN to NaN; from Python 3.13 on a dataclass that holds one is not equal to itself."""
     texts = [
@@ -279,6 +290,7 @@ def alike(one: dict[Key, Record], other: dict[Key, Record]) -> bool:
     return texts[0] == texts[1]
 
 
+@fast
 @given(first=tables, second=tables)
 def test_what_is_written_is_read_again(
     tmp_path_factory: pytest.TempPathFactory, first: dict[Key, Record], second: dict[Key, Record]
@@ -641,6 +653,28 @@ def test_all_records_of_no_directory_are_none(tmp_path: Path) -> None:
             ),
         ),
         ("[target]", "[[target]]", "key target must be a table, found [{"),
+        ("schema = 1", f"schema = 1\nx = {'[' * 5000}{']' * 5000}", "is not valid TOML: "),
+        (
+            "throughput = 1234.5",
+            f"throughput = 1{'0' * 400}",
+            "throughput is too large for a number",
+        ),
+        ("throughput = 1234.5", f"throughput = 1{'0' * 5000}", "is not valid TOML: "),
+        (
+            "throughput = 1234.5",
+            "throughput = -5.0",
+            "figures.throughput must be a finite number, above 0, found -5.0; correct it",
+        ),
+        ("throughput = 1234.5", "throughput = nan", "throughput must be a finite number, above 0"),
+        ("repeats = 2", "repeats = 0", "figures.repeats must be a finite number, above 0"),
+        ("wall_s = 0.0064802", "wall_s = nan", "figures.wall_s must be a finite number, above 0"),
+        ("wall_s = 0.0064802", "wall_s = inf", "figures.wall_s must be a finite number, above 0"),
+        ("busy_ratio = 6.1", "busy_ratio = -1", "busy_ratio must be a finite number, not negative"),
+        (
+            "repeats = 2",
+            "repeats = 2\nneighbours = -1",
+            "figures.neighbours must be a finite number, not negative, found -1",
+        ),
         (
             "schema = 1",
             "schema = 2",
@@ -669,8 +703,8 @@ def test_all_records_of_no_directory_are_none(tmp_path: Path) -> None:
             'name = "other"',
             (
                 "is for another model: key model.name is 'other', "
-                "whose file is {dir}/other/cpu-x-2c.toml; move it there, or record this one with "
-                "--update-baselines"
+                "whose file is {dir}/other/cpu-x-2c.toml; move it there; or delete it, and record "
+                "this one with --update-baselines"
             ),
         ),
         (
@@ -856,7 +890,7 @@ import test_records as t
 n = 0
 while True:
     n += 1
-    t.put(Path({directory!r}), *(t.a_record(batch=b, throughput=float(n)) for b in range(8)))
+    t.put(Path({directory!r}), *(t.a_record(batch=b, throughput=float(n)) for b in range(1, 9)))
     if n == 1:
         print("writing", flush=True)
 """
@@ -964,15 +998,52 @@ for batch in range(start, start + 8):
 
 
 def test_two_processes_that_update_at_once_lose_no_row(tmp_path: Path) -> None:
-    """Each reads the file, adds its row and replaces the file: one at a time."""
-    path = put(tmp_path, a_record(batch=1))
-    racers = [
-        subprocess.Popen([sys.executable, "-c", RACER, str(path), str(start)])
-        for start in (100, 200)
-    ]
+    """Each reads the file, adds its row and replaces the file: one at a time.
+
+    Also where each has a directory of its own for temporary files, as jobs of a CI often do.
+    """
+    path = put(tmp_path / "baselines", a_record(batch=1))
+    racers = []
+    for start in (100, 200):
+        own = tmp_path / str(start)
+        own.mkdir()
+        command = [sys.executable, "-c", RACER, str(path), str(start)]
+        racers.append(subprocess.Popen(command, env={**os.environ, "TMPDIR": str(own)}))
     assert [racer.wait(60) for racer in racers] == [0, 0]
     assert len(read(path)) == 17
     assert [p.name for p in path.parent.iterdir()] == [path.name]
+    assert not any(p for start in ("100", "200") for p in (tmp_path / start).iterdir())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot lock a directory")
+def test_a_record_that_another_process_never_lets_go_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "LOCK_S", 0.1)
+    path = put(tmp_path, a_record())
+    before = path.read_bytes()
+    with files.locked(path), pytest.raises(RecordError) as error:
+        write(path, {a_record().key: a_record(throughput=1.0)})
+    assert str(error.value) == (f"{path}: another process has been writing it for 0.1 s; try again")
+    assert path.read_bytes() == before
+
+
+def test_where_a_directory_cannot_be_locked_a_temporary_file_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on NFS."""
+    fcntl = pytest.importorskip("fcntl")
+    flock = fcntl.flock
+
+    def refuse(descriptor: int, operation: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EBADF, "bad file descriptor")
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with files.locked(tmp_path / "m" / "t.toml"):
+        assert list(tmp_path.glob("pytest-portability-*.lock"))
 
 
 def test_what_could_not_be_read_again_is_not_written(tmp_path: Path) -> None:

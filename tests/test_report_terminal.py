@@ -137,7 +137,15 @@ def test_the_header_says_what_is_here_and_what_is_not() -> None:
         "portability: nvidia-h200 (sm_90, driver 580.95) · cpu-intel-6.207-2c · "
         "not here: amd-mi300x (3 records), apple-m2-max (1 record)"
     )
-    assert terminal.header(Report()) == "portability: no target"
+    assert terminal.header(Report(searched=True)) == "portability: no target"
+
+
+def test_the_header_says_nothing_of_hardware_that_nobody_looked_for() -> None:
+    """Where collection failed, every record's target would be called absent."""
+    unsearched = Report(recorded={"amd-mi300x": 3})
+    assert terminal.header(unsearched) == (
+        "portability: no test got as far as to ask which devices are here"
+    )
 
 
 def test_a_slower_machine_is_said_once_per_target() -> None:

@@ -12,6 +12,7 @@ import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -559,6 +560,29 @@ def test_only_the_end_of_a_long_output_is_kept(children: Servers) -> None:
     lines = failed.value.log.splitlines()
     assert len(lines) == servers_module.LOG_LINES
     assert lines[-1] == "ValueError: boom"
+
+
+def one_long_line() -> NoReturn:
+    sys.stdout.write("x" * 100_000 + "\n")
+    boom = "boom"
+    raise ValueError(boom)
+
+
+def test_a_long_line_is_cut(children: Servers) -> None:
+    with pytest.raises(ChildFailed) as failed:
+        call(children, one_long_line)
+    assert max(map(len, failed.value.log.splitlines())) == servers_module.LOG_COLUMNS
+
+
+def double(number: int) -> int:
+    return 2 * number
+
+
+def test_threads_that_call_at_once_take_turns(children: Servers) -> None:
+    """A test may check in a thread of its own."""
+    with ThreadPoolExecutor(4) as pool:
+        found = pool.map(lambda number: call(children, double, number), range(8))
+    assert list(found) == [2 * number for number in range(8)]
 
 
 # --- errors that come back --------------------------------------------------------------------

@@ -43,7 +43,7 @@ def test_the_nearest_place_wins_and_is_named(
 @pytest.mark.parametrize("empty", ["", [], None])
 def test_what_pytest_gives_for_a_key_that_is_not_there_is_not_set(empty: object) -> None:
     for name in settings.DECLARED:
-        assert resolve(name, ini=empty, option=empty).source == "default"
+        assert resolve(name, ini=empty).source == "default"
 
 
 def test_every_default_is_what_its_own_text_parses_to() -> None:

@@ -286,13 +286,13 @@ def test_facts_are_refreshed_and_figures_kept(project: Project) -> None:
 def test_a_directory_that_cannot_be_made_fails_the_item(project: Project) -> None:
     """A record that is not written must not pass for one that is."""
     project.make(NEW)
-    project.write({"baselines": "a file in the way"})
+    project.write({"baselines/missing": "a file in the way"})
     result = project.run("--update-baselines")
     result.assert_outcomes(failed=1)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert "the record was not written" in flat(result)
     assert "cannot be written" in flat(result)
-    assert (project.path / "baselines").read_text(encoding="utf-8") == "a file in the way"
+    assert (project.path / "baselines/missing").read_text(encoding="utf-8") == "a file in the way"
 
 
 def test_a_file_that_cannot_be_read_fails_its_item_and_is_kept(project: Project) -> None:

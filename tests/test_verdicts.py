@@ -208,6 +208,12 @@ def test_a_known_verdict_holds_where_its_pattern_matches(project: Project) -> No
     project.run("--portability").assert_outcomes(passed=1)
 
 
+def test_a_known_verdict_does_not_fail_the_run_that_records_it(project: Project) -> None:
+    """What it will be held against is only being written."""
+    project.make(one("missing", KNOWN))
+    project.run("--portability", "--update-baselines").assert_outcomes(passed=1)
+
+
 def test_what_skips_is_not_asked_whether_it_is_known(project: Project) -> None:
     """It was not measured."""
     project.make(one("skipped", KNOWN))

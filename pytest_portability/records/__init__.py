@@ -171,7 +171,7 @@ def _check_place(path: Path, model: str, target_id: str) -> None:
             key = "model.name" if what == "model" else "target.id"
             msg = (
                 f"{path}: is for another {what}: key {key} is {name!r}, whose file is {expected}; "
-                "move it there, or record this one with --update-baselines"
+                "move it there; or delete it, and record this one with --update-baselines"
             )
             raise RecordError(msg)
 
@@ -252,6 +252,9 @@ def _tables(path: Path, records: Mapping[Key, Record], target: Record | None = N
 # --- rows -----------------------------------------------------------------------------------------
 
 _AXES = ("wall", "busy")
+_POSITIVE = ("throughput", "items", "repeats", "wall_s", "batch_effective")
+_MAY_BE_UNKNOWN = ("wall_ratio", "busy_ratio", "yardstick_s")
+"""NaN where the yardstick failed, or a coarse clock saw no time pass."""
 _ROW_SKIP = ("key", "model", "vendor", "arch", "product", "platform", "figures", "path", "parity")
 _SHARED = ("weights", "tensors", "parameters", "config")  # of ModelVersion: what builds can share
 
@@ -393,7 +396,19 @@ def _read_figures(table: Table) -> Figures:
         )
     found = take_fields(Figures, table, _AXES)
     table.finish()
+    for key, value in table.values.items():
+        _check_figure(table, key, value)
     return Figures(**found, **axes)
+
+
+def _check_figure(table: Table, key: str, value: object) -> None:
+    """Refuse what nothing measured can be: it would silence a comparison."""
+    if not isinstance(value, (int, float)) or (key in _MAY_BE_UNKNOWN and math.isnan(value)):
+        return
+    least = "above 0" if key in _POSITIVE else "not negative"
+    if not math.isfinite(value) or value < 0 or (value == 0 and key in _POSITIVE):
+        msg = f"must be a finite number, {least}, found {value}; {RESTORE}"
+        raise table.error(msg, key)
 
 
 def _read_kernels(table: Table) -> KernelPath:

@@ -16,7 +16,7 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,8 @@ Tables = dict[str, Any]
 
 LOCK_S = 60
 """Most that a write waits for another process; one takes milliseconds."""
+
+LOCK_POLL_S = 0.02
 
 RESTORE = "correct it, or restore the file from version control"
 
@@ -83,7 +85,10 @@ def parsed(path: Path, text: str) -> Tables:
     """
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as exc:
+    except (
+        ValueError,
+        RecursionError,
+    ) as exc:  # also of numbers and nesting beyond Python's limits
         hint = RESTORE
         if re.search(r"^(<{7}|>{7}) ", text, re.MULTILINE):
             hint = (
@@ -146,9 +151,16 @@ class Table:
             msg = f"must be {expected}, found {shown[:60]}; {RESTORE}"
             raise self.error(msg, key)
         if kind == "float":
-            # one object for every NaN, so that records that hold it compare equal
-            return math.nan if math.isnan(self.values[key]) else float(self.values[key])
+            return self._number(key, value)
         return value
+
+    def _number(self, key: str, value: Any) -> float:
+        try:
+            # one object for every NaN, so that records that hold it compare equal
+            return math.nan if math.isnan(value) else float(value)
+        except OverflowError as exc:
+            msg = f"is too large for a number; {RESTORE}"
+            raise self.error(msg, key) from exc
 
     def table(self, key: str, default: object = MISSING) -> Table:
         """A table inside this one; an absent one is empty if there is a default."""
@@ -234,16 +246,64 @@ def plain(value: Any) -> Any:
 def locked(path: Path) -> Iterator[None]:
     """Hold a record file against other processes of this machine, from reading to replacing it.
 
-    The lock lies among the temporary files: beside the record it would end up in a commit.
+    Its directory itself is locked, so that no lock file is left to end up in a commit, or to belong
+    to another user; where a directory cannot be (Windows, NFS), a file among the temporary ones is.
     """
-    name = hashlib.sha256(os.path.realpath(path).encode()).hexdigest()[:24]
+    directory = Path(os.path.realpath(path)).parent
+    name = hashlib.sha256(os.fsencode(directory)).hexdigest()[:24]
     lock = Path(tempfile.gettempdir()) / f"pytest-portability-{name}.lock"
+    with contextlib.ExitStack() as held:
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            if not held.enter_context(_locked_directory(directory)):
+                held.enter_context(filelock.FileLock(lock, timeout=LOCK_S))
+        except (TimeoutError, filelock.Timeout) as exc:
+            msg = f"{path}: another process has been writing it for {LOCK_S} s; try again"
+            raise RecordError(msg) from exc
+        except OSError as exc:
+            raise _unwritable(path, exc) from exc
+        yield
+
+
+def _unwritable(path: Path, exc: OSError) -> RecordError:
+    return RecordError(
+        f"{path}: cannot be written ({exc.strerror or exc}); check space and permissions, "
+        "or choose another directory with --portability-baselines"
+    )
+
+
+@contextlib.contextmanager
+def _locked_directory(directory: Path) -> Iterator[bool]:
+    """Hold a directory; gives False where this system cannot lock one.
+
+    Raises:
+        TimeoutError: another process holds it.
+    """
     try:
-        with filelock.FileLock(lock, timeout=LOCK_S):
-            yield
-    except filelock.Timeout as exc:
-        msg = f"{path}: another process has been writing it for {LOCK_S} s (lock {lock}); try again"
-        raise RecordError(msg) from exc
+        import fcntl  # noqa: PLC0415 - not on Windows
+    except ImportError:
+        yield False
+        return
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        yield _waited(lambda: fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB))
+    finally:
+        os.close(descriptor)
+
+
+def _waited(lock: Callable[[], None]) -> bool:
+    end = time.monotonic() + LOCK_S
+    while True:
+        try:
+            lock()
+        except BlockingIOError:
+            if time.monotonic() > end:
+                raise TimeoutError from None
+            time.sleep(LOCK_POLL_S)
+        except OSError:
+            return False  # as on NFS
+        else:
+            return True
 
 
 def replace(path: Path, text: str) -> None:
@@ -270,11 +330,7 @@ def replace(path: Path, text: str) -> None:
         msg = f"{path}: cannot be written: {exc.object[exc.start : exc.end]!r} has no UTF-8 form"
         raise RecordError(msg) from exc
     except OSError as exc:
-        msg = (
-            f"{path}: cannot be written ({exc.strerror or exc}); check space and permissions, "
-            "or choose another directory with --portability-baselines"
-        )
-        raise RecordError(msg) from exc
+        raise _unwritable(path, exc) from exc
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
@@ -292,7 +348,7 @@ def _write_through(path: Path, data: bytes, mode: int | None) -> None:
 
 def _sweep(path: Path, older_s: float = 600.0) -> None:
     """Remove temporary files of writers that were killed; a living one is done long before."""
-    for stray in path.parent.glob(f".{path.name}.????????.tmp"):
+    for stray in path.parent.glob(".*.toml.????????.tmp"):
         with contextlib.suppress(OSError):
             if time.time() - stray.stat().st_mtime > older_s:
                 stray.unlink()

@@ -53,11 +53,13 @@ class Report:
     Attributes:
         session: facts of the run, such as the commit and the versions of pytest and ourselves.
         recorded: target id → number of its records among the baselines.
+        searched: whether any worker looked for hardware: only a test that asks for it does.
         problems: what went wrong beside the items, one message each; such a run is not green.
     """
 
     targets: tuple[Target, ...] = ()
     absents: tuple[Absent, ...] = ()
+    searched: bool = False
     recorded: Mapping[str, int] = field(default_factory=dict)
     session: MutableMapping[str, str] = field(default_factory=dict)
     entries: list[Entry] = field(default_factory=list)
@@ -69,6 +71,7 @@ class Report:
 
     def found(self, targets: Iterable[Target], absents: Iterable[Absent]) -> None:
         """Add what a worker found; the same target on several workers is one."""
+        self.searched = True
         here = {t.id: t for t in (*self.targets, *targets)}
         self.targets = tuple(here.values())
         self.absents = tuple(dict.fromkeys((*self.absents, *absents)))

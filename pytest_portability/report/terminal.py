@@ -30,6 +30,8 @@ MACHINE_NOTE_REL = 0.05
 
 def header(report: Report) -> str:
     """One line: what is here, and what has records but is not here."""
+    if not report.searched and not report.targets:
+        return "portability: no test got as far as to ask which devices are here"
     line = "portability: " + (" · ".join(map(_target, report.targets)) or "no target")
     gone = [f"{target} ({_records(n)})" for target, n in report.missing_targets.items()]
     return f"{line} · not here: {', '.join(gone)}" if gone else line

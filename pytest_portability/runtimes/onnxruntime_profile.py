@@ -26,6 +26,8 @@ _CONTROL = {"If", "Loop", "Scan"}
 
 _PRODUCTS = {"Conv", "ConvTranspose", "MatMul", "Gemm", "Attention", "LSTM", "GRU", "RNN", "Einsum"}
 
+_BLOCKABLE = {"Conv", "FusedConv", "MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool"}
+
 _DTYPES = {
     "float": "fp32",
     "float16": "fp16",
@@ -194,10 +196,16 @@ def _node_kernel(
         op=normal(op),
         role=role(op),
         precision="" if opaque else _precision(op, args),
-        # ONNX Runtime names no CPU kernel; only its blocked layout shows, in the node's name.
-        implementation="nchwc" if name.endswith("_nchwc") else "",
+        implementation=_layout(args.get("provider", ""), op, name),
         absorbs=absorbs.get((op, name), absorbs.get((op, ""), ())),
     )
+
+
+def _layout(provider: str, op: str, name: str) -> str:
+    """ONNX Runtime names no CPU kernel; only its blocked layout shows, in the node's name."""
+    if name.endswith("_nchwc"):
+        return "nchwc"
+    return "nchw" if provider == "CPUExecutionProvider" and op in _BLOCKABLE else ""
 
 
 def _precision(op: str, args: Mapping[str, Any]) -> str:

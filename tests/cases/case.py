@@ -1,0 +1,143 @@
+"""A reproduced fault: a good and a bad build of one model, recorded and checked as a user would.
+
+Every case of a module is one item of one project: the good builds are recorded in a first run of
+pytest, the bad ones checked in a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from example_runs import Run, run
+
+HERE = Path(__file__).parent
+
+ONE_THREAD: Mapping[str, Mapping[str, Any]] = {
+    "onnxruntime": {"intra_op_num_threads": 1},
+    "openvino": {"INFERENCE_NUM_THREADS": 1},
+    "torch": {"num_threads": 1},
+}
+"""So that a verdict needs few repeats. An option of a build is added to these."""
+
+PROJECT = """
+import os
+import sys
+
+sys.path[:0] = {paths!r}
+
+import pytest
+from {module} import CASES
+
+WHICH = os.environ["CASE_BUILD"]
+
+
+def made(case):
+    build = getattr(case, WHICH)
+
+    @pytest.mark.portability(
+        runtimes=[build.runtime or case.runtime],
+        precisions=[case.precision],
+        batches=[case.batch],
+        targets=["cpu"],
+    )
+    def test(portability):
+        portability.check(
+            build.model,
+            build.inputs,
+            name=case.name,
+            options=build.all_options,
+            metric=build.metric,
+        )
+
+    return test
+
+
+globals().update({{f"test_{{case.name}}": made(case) for case in CASES}})
+"""
+
+INI = """
+[pytest]
+portability_seconds = 0.3
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Build:
+    """One way to build the model of a case; the arguments of ``portability.check``."""
+
+    model: Any
+    inputs: Any
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    metric: Any = None
+    runtime: str = ""
+
+    @property
+    def all_options(self) -> dict[str, dict[str, Any]]:
+        """Its options, on one thread unless they say otherwise."""
+        names = {*ONE_THREAD, *self.options}
+        return {n: {**ONE_THREAD.get(n, {}), **self.options.get(n, {})} for n in names}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A good build and what became of it.
+
+    Attributes:
+        name: of the model; what the test looks the verdict up by.
+    """
+
+    name: str
+    good: Build
+    bad: Build
+    runtime: str = "onnxruntime.cpu"
+    precision: str = "native"
+    batch: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """The two runs of a module's cases."""
+
+    recorded: Run
+    checked: Run
+
+    def item(self, name: str) -> Mapping[str, Any]:
+        """What the report says of the bad build of a case."""
+        (found,) = [item for item in self.checked.items if item["model"] == name]
+        return found
+
+    def verdict(self, name: str) -> str:
+        """Its verdict."""
+        return str(self.item(name)["verdict"])
+
+    def cause(self, name: str) -> Mapping[str, Any]:
+        """Its first cause."""
+        causes = self.item(name)["causes"]
+        assert causes, self.checked.output
+        first: Mapping[str, Any] = causes[0]
+        return first
+
+    def said(self, name: str) -> str:
+        """All that its report entry says in words: reason, causes with their evidence, notes."""
+        item = self.item(name)
+        causes = [(c["kind"], c["summary"], *c["evidence"]) for c in item["causes"]]
+        return "\n".join([item["reason"], *(": ".join(words) for words in causes)])
+
+
+def judge(root: Path, module: str, **bad_environment: str) -> Judged:
+    """Record the good builds of a module's ``CASES`` and check the bad ones.
+
+    Args:
+        root: an empty directory for the project.
+        module: beside this one, with ``CASES``.
+        bad_environment: variables of the second run only.
+    """
+    paths = [str(HERE), str(HERE.parent)]
+    (root / "test_cases.py").write_text(PROJECT.format(paths=paths, module=module))
+    (root / "pytest.ini").write_text(INI)
+    recorded = run(root, "--update-baselines", environment={"CASE_BUILD": "good"})
+    checked = run(root, "--portability", environment={"CASE_BUILD": "bad", **bad_environment})
+    return Judged(recorded=recorded, checked=checked)

@@ -303,7 +303,7 @@ def _judged(shown: Comparison, record: Record, baseline: Record, allowed: Allowe
     if same and usable(now.yardstick_s) and usable(then.yardstick_s):
         machine = now.yardstick_s / then.yardstick_s - 1
     shown = replace(shown, axes=tuple(a for a in axes if a is not None), machine_rel=machine)
-    speed, reason, deciding = _speed(shown, rethreaded=record.threads != baseline.threads)
+    speed, reason, deciding = _speed(shown, _disordered(record, baseline))
     why = disturbance(now.throttled, then.throttled, now.neighbours)
     if why and speed is not Verdict.OK:
         speed, reason = Verdict.INCONCLUSIVE, f"{why}; {reason}"
@@ -345,8 +345,27 @@ def _same_work(now: str, then: str) -> bool:
 _Speed = tuple[Verdict, str, Interval | None]
 
 
-def _speed(shown: Comparison, *, rethreaded: bool) -> _Speed:
-    """The verdict of the throughput alone, its reason, and the axis that decided."""
+def _disordered(record: Record, baseline: Record) -> str:
+    """Why the work per batch of several threads is no constant; empty if it is one."""
+    if record.threads != baseline.threads:
+        return "other threads change the CPU time"
+    now, then = record.figures.contended, baseline.figures.contended
+    several = record.parallel or baseline.parallel
+    if several and None not in (now, then) and abs((now or 0.0) - (then or 0.0)) > CONTENTION_LIMIT:
+        return (
+            "what several threads cost changes with what neighbours take of the processor: "
+            f"{then:.0%} when the record was made, {now:.0%} now"
+        )
+    return ""
+
+
+def _speed(shown: Comparison, disordered: str) -> _Speed:
+    """The verdict of the throughput alone, its reason, and the axis that decided.
+
+    Args:
+        shown: with its axes.
+        disordered: why the work per batch cannot be judged where wall time cannot either.
+    """
     axes = {axis.axis: axis for axis in shown.axes}
     busy, wall = axes.get("busy"), axes.get("wall")
     if busy is None and wall is None:
@@ -354,8 +373,8 @@ def _speed(shown: Comparison, *, rethreaded: bool) -> _Speed:
     if (shown.contended or 0.0) <= CONTENTION_LIMIT:
         return _unhindered(shown, busy, wall)
     blind = _blind(shown)
-    if busy is None or rethreaded:
-        why = "CPU time is not known" if busy is None else "other threads change the CPU time"
+    if busy is None or disordered:
+        why = disordered if busy else "CPU time is not known"
         return Verdict.INCONCLUSIVE, f"{blind}, and {why}", busy or wall
     verdict, reason, deciding = _certain(shown, [busy])
     return verdict, f"{reason}; {blind}", deciding

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 from pytest_portability.records import Axis, Record
-from pytest_portability.yardstick import threads_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +131,7 @@ def expected(axis: str, check: Record, baseline: Record, contended: float | None
     taken = UNKNOWN_CONTENTION if contended is None else contended
     then, now = baseline.figures.contended, check.figures.contended
     more = taken if then is None or now is None else abs(now - then)
-    slope, change = CONTENTION[threads_of(check.figures.yardstick) > 1, axis]
+    slope, change = CONTENTION[check.parallel or baseline.parallel, axis]
     unrest = max(_unrest(getattr(side.figures, axis)) for side in (check, baseline))
     return Prior(math.hypot(QUIET_SPREAD[axis], UNREST * unrest, slope * taken, change * more))
 

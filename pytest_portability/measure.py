@@ -119,6 +119,7 @@ class Timing:
     latency: Latency
     neighbours: float
     yardstick: str
+    at_once: float
 
 
 class Stopwatch:
@@ -160,7 +161,8 @@ class Stopwatch:
         before = self._clock.threads()
         warm, steady = self._warm_up(first.wall_s)
         self._check_finished(warm[-1])
-        fixed = self._yardstick(_at_once(before, self._clock.threads()))
+        at_once = _at_once(before, self._clock.threads())
+        fixed = self._yardstick(round(at_once) if at_once > 0 else 0)
         # Of the fastest of the last: a neighbour in one would make every window too short.
         batches = max(self._batches(window) for window in warm[-STEADY_WINDOWS:])
         units = self._units(fixed)
@@ -180,6 +182,7 @@ class Stopwatch:
             latency=latency,
             neighbours=neighbours,
             yardstick=fixed.id,
+            at_once=at_once,
         )
 
     def _others(self) -> Callable[[], float]:
@@ -316,14 +319,14 @@ class Stopwatch:
             raise BuildError(msg)
 
 
-def _at_once(before: Mapping[int, float], after: Mapping[int, float]) -> int:
-    """How many threads were busy at once: CPU time of all ÷ the busiest one's; 0 if unknown.
+def _at_once(before: Mapping[int, float], after: Mapping[int, float]) -> float:
+    """How many threads were busy at once: CPU time of all ÷ the busiest one's; NaN if unknown.
 
     Neighbours make all of them wait, and so change nothing of it.
     """
     spent = [seconds - before.get(thread, 0.0) for thread, seconds in after.items()]
     most = max(spent, default=0.0)
-    return round(sum(spent) / most) if most > 0 else 0
+    return sum(spent) / most if most > 0 else math.nan
 
 
 @contextlib.contextmanager

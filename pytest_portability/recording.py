@@ -63,6 +63,7 @@ def figures(measurement: Measurement) -> Figures:
             (b for r in repeats if (b := r.memory.process_bytes) is not None), default=None
         ),
         contended=_median(r.contended for r in repeats),
+        threads_at_once=_median(r.at_once for r in repeats),
         throttled=measurement.throttled,
         neighbours=measurement.neighbours or None,
         faults_per_batch=_median(

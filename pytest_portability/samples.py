@@ -103,6 +103,7 @@ class Repeat:
         yardstick: identity of the yardstick's work and library.
         neighbours: share (0–1) of the machine's processors that other processes used meanwhile,
             NaN where unknown.
+        at_once: CPU time of all threads ÷ the busiest one's, from 1 on; NaN where unknown.
         sensors: what the device's sensors saw around the timed part, None if they were not read.
     """
 
@@ -118,6 +119,7 @@ class Repeat:
     observed: Observed
     path: KernelPath | None = None
     neighbours: float = math.nan
+    at_once: float = math.nan
     sensors: Sensors | None = None
 
     @property

@@ -175,6 +175,7 @@ def measure(job: Job) -> Outcome:
         observed=observed,
         path=path,
         neighbours=timing.neighbours,
+        at_once=timing.at_once,
         sensors=seen,
     )
     return Outcome(repeat=repeat, outputs=outputs, again=again, metrics=metrics)

@@ -416,6 +416,26 @@ def test_on_a_contended_machine_wall_time_alone_or_other_threads_cannot_be_judge
     assert other.reason.endswith("other threads change the CPU time")
 
 
+def crowd(taken: float, at_once: float | None) -> Record:
+    """A record of two threads beside neighbours that took so much."""
+    figures = replace(FIGURES, contended=taken, threads_at_once=at_once)
+    return record(threads=2, figures=figures)
+
+
+def test_several_threads_beside_other_neighbours_than_the_records_cannot_be_judged() -> None:
+    """A pool that sleeps between its layers took a third of the CPU time on a contended machine."""
+    some = decide(crowd(0.4, 1.4), crowd(0.0, 1.4), measurement=measurement())
+    assert some.verdict is Verdict.INCONCLUSIVE
+    assert some.reason == (
+        "wall time not judged: neighbours took 40% of the processor, and what several threads "
+        "cost changes with what neighbours take of the processor: 0% when the record was made, "
+        "40% now"
+    )
+    assert decide(crowd(0.4, None), crowd(0.0, None)).verdict is Verdict.INCONCLUSIVE
+    assert decide(crowd(0.4, 1.4), crowd(0.35, 1.4)).verdict is Verdict.OK
+    assert decide(crowd(0.4, 1.0), crowd(0.0, 1.0)).verdict is Verdict.OK
+
+
 def test_little_contention_widens_the_wall_interval() -> None:
     calm, some = against(RECORD), against(RECORD, contended=0.08)
     widths = [c.axes[1].high - c.axes[1].low for c in (calm, some)]

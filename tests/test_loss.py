@@ -123,11 +123,13 @@ def unrest(record: Record, rel: float | None) -> Record:
 
 def test_the_prior_knows_unrest_threads_axis_and_neighbours() -> None:
     one = unrest(record(threads=1), 0.0)
-    two = replace(one, figures=replace(one.figures, yardstick="2xgemm-192-float32 blas 1"))
+    two = replace(one, figures=replace(one.figures, threads_at_once=2.0))
     assert expected("busy", one, one, 0.0).spread_rel == pytest.approx(0.010)
     assert expected("wall", one, one, 0.0).spread_rel == pytest.approx(0.012)
     assert expected("busy", one, one, None) == expected("busy", one, one, 0.35)
     assert expected("busy", two, two, 0.5).spread_rel == pytest.approx(0.3, abs=0.005)
+    idle = replace(two, figures=replace(two.figures, threads_at_once=1.01))  # its pool has no work
+    assert expected("busy", idle, idle, 0.5) == expected("busy", one, one, 0.5)
     crowd, calm = (
         replace(two, figures=replace(two.figures, contended=share)) for share in (0.5, 0.0)
     )

@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from pytest_portability.kernels import KernelPath
 from pytest_portability.parity import Computed, Parity
 
+AT_ONCE = 1.05
+"""Threads at work at once beyond which there are several: a pool that waits does a little, too."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Key:
@@ -60,6 +63,8 @@ class Figures:
         memory_process_most_bytes: the most over repeats; allocators settle in one of a few states,
             so only growth beyond both is growth.
         contended: share (0–1) of the processor that neighbours took meanwhile, None where unknown.
+        threads_at_once: CPU time of all threads ÷ the busiest one's, median over repeats; None
+            where unknown. What was set is ``Record.threads``.
         throttled: why the device was throttled in at least half of the repeats. Clocks and
             temperatures are in the JSON report: here they would change with every update.
         neighbours: other processes on the accelerator meanwhile, None where none were seen.
@@ -87,6 +92,7 @@ class Figures:
     batch_effective: int
     memory_process_most_bytes: int | None = None
     contended: float | None = None
+    threads_at_once: float | None = None
     throttled: tuple[str, ...] = ()
     neighbours: int | None = None
     faults_per_batch: float | None = None
@@ -156,6 +162,12 @@ class Record:
     commit: str
     measured: str
     accepted: tuple[Accepted, ...] = ()
+
+    @property
+    def parallel(self) -> bool:
+        """Whether several threads were at work, or may have been."""
+        seen = self.figures.threads_at_once
+        return self.threads != 1 if seen is None else seen > AT_ONCE
 
     @property
     def computed(self) -> Computed:

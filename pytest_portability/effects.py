@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from pytest_portability import kernels
+from pytest_portability import kernels, path_profiles
 from pytest_portability.compare import Comparison
 from pytest_portability.kernels import Change, Kernel, KernelPath
 from pytest_portability.records import ModelVersion, Record
@@ -41,8 +41,8 @@ def effects(comparison: Comparison, record: Record, baseline: Record) -> Iterato
     if same:
         changes = kernels.diff(baseline.path, record.path)
     else:
-        profiles = kernels.profile(baseline.path), kernels.profile(record.path)
-        changes = kernels.diff_profiles(*profiles)
+        profiles = path_profiles.profile(baseline.path), path_profiles.profile(record.path)
+        changes = path_profiles.diff_profiles(*profiles)
     clock = _Clock.of(comparison)
     for change in changes:
         yield from _from_change(change, record, baseline, clock)

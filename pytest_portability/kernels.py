@@ -277,22 +277,35 @@ def _fusions(whole: _Rest, parts: _Rest, path: KernelPath, *, lost: bool) -> lis
     Known ``absorbs`` decide first, one change for each fused kernel. What is left is decided by
     what ``path`` had in its source and did not execute, and by one kernel having become several.
     """
-    changes = []
+    found: list[tuple[tuple[KernelUse, ...], tuple[KernelUse, ...]]] = []
     for kernel in whole.of("compute"):
         if len(kernel.absorbs) > 1:
-            found = _take_parts(parts, Counter(kernel.absorbs), whole.left[kernel])
-            if found:
-                use = whole.take(kernel, whole.left[kernel])
-                changes.append(_fusion((use,), found, lost=lost))
+            taken = _take_parts(parts, Counter(kernel.absorbs), whole.left[kernel])
+            if taken:
+                found.append(((whole.take(kernel, whole.left[kernel]),), taken))
     absorbed = _take_parts(parts, _absorbed(path), 1, roles=("compute",))
     fused = whole.take_all(k for k in whole.of("compute") if absorbed and _is_fused(k, path))
     if not absorbed and _became_several(whole, parts, path):
         fused = whole.take_all(whole.of("compute"))
-    if fused:  # the rest of the parts comes from another way to write the same source
+    one = len(found) == 1 and not fused and not whole.of("compute")
+    if fused or one:  # the rest of the parts comes from another way to write the same source
         absorbed = (*absorbed, *parts.take_all(parts.of("compute")))
-    if fused or absorbed:
-        changes.append(_fusion(fused, absorbed, lost=lost))
-    return changes
+    if one:
+        found = [(found[0][0], _merged((*found[0][1], *absorbed)))]
+    elif fused or absorbed:
+        found.append((fused, absorbed))
+    return [_fusion(whole_part, into, lost=lost) for whole_part, into in found]
+
+
+def _merged(uses: Iterable[KernelUse]) -> tuple[KernelUse, ...]:
+    """One use of each kernel."""
+    kernels: dict[Kernel, list[KernelUse]] = {}
+    for use in uses:
+        kernels.setdefault(use.kernel, []).append(use)
+    return tuple(
+        KernelUse(kernel=kernel, launches=sum(u.launches for u in same), share=_share(same))
+        for kernel, same in kernels.items()
+    )
 
 
 def _became_several(whole: _Rest, parts: _Rest, path: KernelPath) -> bool:
@@ -333,6 +346,8 @@ def _fusion(fused: tuple[KernelUse, ...], parts: tuple[KernelUse, ...], *, lost:
 
 def _replaced(gone: _Rest, new: _Rest) -> list[Change]:
     """Work that another kernel does now, or that only one of the paths has."""
+    # The same kernel for a part of the graph that is written in another way is no other kernel.
+    _pair(gone, new, ("provider", "op", "role", "precision", "implementation"))
     old = gone.take_all(k for k in gone.of("compute") if k not in new.total)
     now = new.take_all(k for k in new.of("compute") if k not in gone.total)
     if not old and not now:
@@ -408,7 +423,7 @@ def effective_precision(path: KernelPath) -> str:
     timed = all(use.share is not None for use in uses) and sum(u.share or 0.0 for u in uses) > 0
     weights: dict[str, float] = {}
     for use in uses:
-        name = _precision(use.kernel)
+        name = precision_of(use.kernel)
         if name or not use.kernel.precision:
             weight = (use.share or 0.0) if timed else float(use.launches)
             weights[name] = weights.get(name, 0.0) + weight
@@ -423,74 +438,9 @@ def _contracts(kernel: Kernel) -> bool:
     return any(_CONTRACTION.search(op) for op in (kernel.op, *kernel.absorbs))
 
 
-def _precision(kernel: Kernel) -> str:
+def precision_of(kernel: Kernel) -> str:
+    """The precision of one kernel's arithmetic; empty where it cannot tell, or has none."""
     if _INTEGER.search(kernel.op):
         return "int8"  # an integer product may report the type of its rescaled output
     name = "int8" if kernel.precision == "uint8" else kernel.precision
     return name if name in _PRECISIONS else ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PathProfile:
-    """What two paths of different runtimes or vendors may be held against each other by.
-
-    Attributes:
-        precision: precision → fraction (0–1) of the compute launches.
-        provider: provider → fraction (0–1) of all launches.
-        launches: per inference, every role.
-        roles: role → launches per inference.
-        time: role → share (0–1) of the inference's time; empty where a kernel has none.
-    """
-
-    precision: Mapping[str, float]
-    provider: Mapping[str, float]
-    launches: int
-    roles: Mapping[str, int]
-    time: Mapping[str, float]
-
-
-def profile(path: KernelPath) -> PathProfile:
-    """The profile of a path: sums that do not depend on how a runtime names its kernels."""
-    precision: Counter[str] = Counter()
-    provider: Counter[str] = Counter()
-    roles: Counter[str] = Counter()
-    time: dict[str, float] = {}
-    for use in path.uses:
-        provider[use.kernel.provider] += use.launches
-        roles[use.kernel.role] += use.launches
-        time[use.kernel.role] = time.get(use.kernel.role, 0.0) + (use.share or 0.0)
-        if use.kernel.role == "compute":
-            precision[_precision(use.kernel)] += use.launches
-    return PathProfile(
-        precision={name: n / precision.total() for name, n in sorted(precision.items())},
-        provider={name: n / provider.total() for name, n in sorted(provider.items())},
-        launches=sum(roles.values()),
-        roles=dict(roles),
-        time={} if any(use.share is None for use in path.uses) else time,
-    )
-
-
-def diff_profiles(before: PathProfile, after: PathProfile) -> tuple[Change, ...]:
-    """What differs between paths of different runtimes; never a kernel by name.
-
-    A fraction that moved by less than 0.05 and a count by less than a quarter are no difference:
-    two runtimes cut the same graph into somewhat different kernels.
-    """
-    changes = []
-    known = {p for side in (before, after) for p in side.precision if p}
-    if any(abs(before.precision.get(p, 0.0) - after.precision.get(p, 0.0)) >= 0.05 for p in known):
-        text = f"precision of the compute launches: {_mix(before)} → {_mix(after)}"
-        changes.append(Change(kind="precision", summary=text))
-    for role, kind in (("compute", "launches"), ("move", "move"), ("layout", "layout")):
-        old, new = before.roles.get(role, 0), after.roles.get(role, 0)
-        if abs(new - old) > 0.25 * old and old + new > 0:
-            times = [f"{side.time[role]:.0%}" for side in (before, after) if role in side.time]
-            took = f" ({' → '.join(times)} of the time)" if len(times) == 2 else ""
-            text = f"{role} kernels ×{old} → ×{new} per inference{took}"
-            changes.append(Change(kind=kind, summary=text))
-    return tuple(changes)
-
-
-def _mix(side: PathProfile) -> str:
-    order = sorted(side.precision.items(), key=lambda item: (-item[1], item[0]))
-    return ", ".join(f"{name or 'unknown'} {part:.0%}" for name, part in order) or "nothing"

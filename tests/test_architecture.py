@@ -26,6 +26,7 @@ ORDER = (
     "targets",
     "sensors",
     "kernels",
+    "path_profiles",
     "onnx_graph",
     "models",
     "runtimes",

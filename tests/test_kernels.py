@@ -8,10 +8,9 @@ from synthetic import path, use
 from pytest_portability.kernels import (
     KernelPath,
     diff,
-    diff_profiles,
     effective_precision,
-    profile,
 )
+from pytest_portability.path_profiles import diff_profiles, profile
 from pytest_portability.runtimes import PRECISIONS
 
 BERT_SOURCE = {"MatMul": 12, "Add": 8, "Gelu": 2, "LayerNormalization": 4, "Softmax": 2}
@@ -140,6 +139,28 @@ def test_operations_absorbed_by_a_kernel_of_unchanged_name_are_a_lost_fusion() -
         change.summary
         == "Relu ×7, BatchNormalization ×6 no longer fused or folded into other kernels"
     )
+
+
+def test_parts_that_are_written_in_another_way_belong_to_the_fusion_that_was_lost() -> None:
+    """One mechanism is one line, whatever the exporter made of the same layer."""
+    norm = use("LayerNormalization", 6, absorbs=("Add", "Div", "Mul", "Pow", "ReduceMean", "Sub"))
+    after = path(
+        *(use(op, 6) for op in ("Add", "Div", "ReduceMean", "Sub")),
+        use("Mul", 18),
+        use("Sqrt", 6),
+        source={"Add": 6, "Div": 6, "ReduceMean": 6, "Sub": 6, "Mul": 18, "Sqrt": 6},
+    )
+    before = path(norm, source={"Pow": 6, **dict.fromkeys(norm.kernel.absorbs, 6)})
+    (change,) = diff(before, after)
+    assert change.kind == "fusion lost"
+    assert change.summary.startswith("LayerNormalization ×6 no longer fused: now Mul ×18, ")
+    assert change.launches_after == 48
+
+
+def test_a_kernel_that_absorbs_other_parts_is_no_other_kernel() -> None:
+    before = path(use("BiasGelu", 3, absorbs=("Add", "Gelu")))
+    after = path(use("BiasGelu", 3, absorbs=("Add", "Div", "Erf", "Mul")))
+    assert diff(before, after) == ()
 
 
 def test_a_fused_kernel_that_became_several_without_any_source_is_a_lost_fusion() -> None:

@@ -459,6 +459,20 @@ def test_a_first_fetch_that_loads_something_is_not_taken_for_unfinished_work() -
     assert made.time().windows
 
 
+def test_a_neighbour_that_delays_a_fetch_or_two_is_not_taken_for_unfinished_work() -> None:
+    made = bench(0.01)
+    fetch = made.build.fetch
+
+    def delayed() -> Arrays:
+        if made.build.events.count("fetch") in (1, 3):  # the first of a pair each time
+            made.clock.work(2.0)
+        return fetch()
+
+    made.build.fetch = delayed  # type: ignore[method-assign] # as where it lost the processor
+    assert made.time().windows
+    assert made.build.events.count("fetch") == 7
+
+
 def test_what_a_launch_raises_comes_out_and_garbage_is_collected_again() -> None:
     def fail(n: int) -> float:
         if n > 20:

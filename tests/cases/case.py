@@ -139,5 +139,6 @@ def judge(root: Path, module: str, **bad_environment: str) -> Judged:
     (root / "test_cases.py").write_text(PROJECT.format(paths=paths, module=module))
     (root / "pytest.ini").write_text(INI)
     recorded = run(root, "--update-baselines", environment={"CASE_BUILD": "good"})
+    assert recorded.code == 0, recorded.output
     checked = run(root, "--portability", environment={"CASE_BUILD": "bad", **bad_environment})
     return Judged(recorded=recorded, checked=checked)

@@ -268,6 +268,10 @@ class Pipeline:
             everything, _ = records.read_all(self._baselines)
             close = records.closest(everything, record.key, record.arch, record.vendor)
             comparison = compare.with_closest(comparison, *(close or (None,)))
+            if close is None:
+                comparison = replace(
+                    comparison, reason=comparison.reason + _twin(everything, record)
+                )
         return Result(
             key=record.key,
             comparison=comparison,
@@ -415,6 +419,17 @@ class Pipeline:
         if done < min(least, ask.repeats):
             return True
         return done < ask.repeats and compare.undecided(comparison)
+
+
+def _twin(everything: Mapping[Key, Record], record: Record) -> str:
+    """Which model of another name has these weights; empty if none has."""
+    same = {r.key.model for r in everything.values() if r.model.weights == record.model.weights}
+    if not same or not record.model.weights:
+        return ""
+    name = min(same)
+    return (
+        f"; {name!r} has the same weights: if the test was renamed, name={name!r} finds its record"
+    )
 
 
 def _preload(runtime: Runtime) -> tuple[str, ...]:

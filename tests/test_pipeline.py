@@ -202,6 +202,16 @@ def test_without_a_record_the_closest_is_shown(bench: Bench) -> None:
     assert "closest (the same architecture" in result.comparison.reason
 
 
+def test_a_record_of_the_same_weights_under_another_name_is_said(bench: Bench) -> None:
+    """A test that was renamed has lost its records."""
+    bench.record(bench.check(FakeRuntime()))
+    renamed = bench.check(FakeRuntime(), name="other")
+    assert renamed.comparison.reason.endswith(
+        "and none that is close; 'mlp' has the same weights: if the test was renamed, name='mlp' "
+        "finds its record"
+    )
+
+
 def test_a_broken_record_of_another_model_does_not_hide_the_closest(bench: Bench) -> None:
     broken = bench.baselines / "other" / "cpu.toml"
     broken.parent.mkdir()

@@ -406,17 +406,14 @@ def _wide(axis: Interval) -> bool:
 
 
 def _blind(shown: Comparison) -> str:
-    return f"wall time not judged: {_neighbours(shown.contended or 0.0)}{_when(shown)}"
+    then = shown.baseline.figures.contended if shown.baseline else None
+    worse = then is not None and then == shown.contended
+    when = " when the record was made" if worse else ""
+    return f"wall time not judged: {_neighbours(shown.contended or 0.0)}{when}"
 
 
 def _neighbours(share: float) -> str:
     return f"neighbours took {share:.0%} of the processor"
-
-
-def _when(shown: Comparison) -> str:
-    """Whose contention it is, where it is not this run's."""
-    then = shown.baseline.figures.contended if shown.baseline else None
-    return " when the record was made" if then is not None and then == shown.contended else ""
 
 
 def _lost(axis: Interval, tolerance: float) -> bool:
@@ -475,9 +472,12 @@ def _details(record: Record, baseline: Record) -> list[str]:
 
 def undecided(comparison: Comparison) -> bool:
     """Whether another repeat may change the verdict: too noisy, or certain on too few repeats."""
-    record = comparison.record
+    record, baseline = comparison.record, comparison.baseline
     if record is None or comparison.verdict is Verdict.PARITY:
         return False
+    blind = (comparison.contended or 0.0) > CONTENTION_LIMIT
+    if blind and baseline and _disordered(record, baseline):
+        return False  # nor would more of them be of use
     if comparison.verdict is Verdict.MEMORY:
         return True  # the least over more processes can only fall
     if comparison.speed is Verdict.INCONCLUSIVE:

@@ -431,6 +431,7 @@ def test_several_threads_beside_other_neighbours_than_the_records_cannot_be_judg
         "cost changes with what neighbours take of the processor: 0% when the record was made, "
         "40% now"
     )
+    assert not undecided(some)
     assert decide(crowd(0.4, None), crowd(0.0, None)).verdict is Verdict.INCONCLUSIVE
     assert decide(crowd(0.4, 1.4), crowd(0.35, 1.4)).verdict is Verdict.OK
     assert decide(crowd(0.4, 1.0), crowd(0.0, 1.0)).verdict is Verdict.OK

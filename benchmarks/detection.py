@@ -116,7 +116,7 @@ def measure(
             shoot,
             job,
             environment={**yardstick.ENVIRONMENT, **runtime.environment},
-            preload=("numpy", "pytest_portability.worker", *runtime.packages),
+            preload=("numpy", "onnx", "pytest_portability.worker", *runtime.packages),
             by_value=by_value,
         )
         seconds = time.perf_counter() - start - CALLS_S

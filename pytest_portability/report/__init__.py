@@ -15,7 +15,6 @@ from pytest_portability.errors import UsageError
 from pytest_portability.records import Key
 from pytest_portability.samples import Measurement
 from pytest_portability.targets import Absent, Target, require
-from pytest_portability.verdicts import Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,11 +98,6 @@ class Report:
     def measured(self) -> int:
         """How many items were really measured."""
         return sum(e.measurement is not None for e in self.entries)
-
-    @property
-    def counts(self) -> Counter[Verdict]:
-        """How often each verdict was given."""
-        return Counter(e.comparison.verdict for e in self.entries)
 
     @property
     def missing_targets(self) -> dict[str, int]:

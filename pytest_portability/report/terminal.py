@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import IO, Protocol
 
@@ -93,9 +94,14 @@ def _row(entry: Entry) -> tuple[str, ...]:
 
 
 def _verdict(entry: Entry) -> str:
-    verdict = entry.comparison.verdict
-    calm = verdict in {Verdict.OK, Verdict.IMPROVED} or entry.update in DONE
-    return verdict.value if calm else verdict.value.upper()
+    calm = entry.comparison.verdict in {Verdict.OK, Verdict.IMPROVED} or entry.update in DONE
+    return _word(entry) if calm else _word(entry).upper()
+
+
+def _word(entry: Entry) -> str:
+    """The verdict, or that nothing is missing any more."""
+    recorded = entry.comparison.verdict is Verdict.MISSING and entry.update in DONE
+    return "recorded" if recorded else entry.comparison.verdict.value
 
 
 def _batch(batch: int, figures: Figures | None) -> str:
@@ -138,8 +144,7 @@ def _parity(entry: Entry) -> str:
 
 def _below(entry: Entry) -> Iterator[str]:
     comparison = entry.comparison
-    recorded = comparison.verdict is Verdict.MISSING and entry.update in DONE
-    if comparison.verdict not in QUIET and not recorded:
+    if comparison.verdict not in QUIET and _word(entry) != "recorded":
         yield f"        {comparison.reason.partition(chr(10))[0]}"
         for cause in entry.causes[:MOST_CAUSES]:
             yield f"        {cause_line(cause, comparison)}"
@@ -224,7 +229,8 @@ def _machines(report: Report) -> Iterator[str]:
 
 
 def _summary(report: Report) -> str:
-    counts = ", ".join(f"{n} {verdict.value}" for verdict, n in report.counts.most_common())
+    words = Counter(map(_word, report.entries))
+    counts = ", ".join(f"{n} {word}" for word, n in words.most_common())
     return f"portability: {report.measured} measured; {counts}"
 
 

@@ -86,14 +86,18 @@ _OPTIONS: tuple[tuple[str, re.Pattern[str], frozenset[str]], ...] = tuple(
         ("provider", r"provider|fallback|device|\bep\b", "fallback layout"),
         (
             "graph",
-            r"optimi[sz]|fus|freez|pattern|level|compile|graph|backend|mode|layout|channels|sdp",
+            r"optimi[sz]|fus|freez|pattern|level|compile|graph|mode|layout|channels|sdp",
             "fusion kernel launches layout",
         ),
+        ("backend", r"\bbackend\b", "fusion kernel launches layout fallback slow"),
     )
 )
 """What an option may do: class, names, effects. An option of no class may do anything."""
 
+_PRECISION = frozenset({"precision", "kernel"})
+
 _GOVERNS = {
+    "graph": frozenset({"graph", "kernel", "launches", "layout", "fusion"}),
     "precision": frozenset({"kernel"}),
     "fallback": frozenset({"fusion"}),
     "launches": frozenset({"fusion", "kernel", "layout"}),
@@ -101,7 +105,10 @@ _GOVERNS = {
 """What a root that is no option takes in."""
 
 _LOGS = {
-    "fallback": re.compile(r"fall\w* ?back|EP Error|default CPU EP|not supported", re.IGNORECASE),
+    "fallback": re.compile(
+        r"fall\w* ?back|EP Error|default CPU EP|not supported|graph break|BackendCompilerFailed",
+        re.IGNORECASE,
+    ),
     "launches": re.compile(r"graph break|recompil|BackendCompilerFailed", re.IGNORECASE),
     "memory": re.compile(r"out of memory|failed to allocate|bad_alloc", re.IGNORECASE),
 }
@@ -131,7 +138,7 @@ def attribute(comparison: Comparison, *, log: str = "") -> tuple[Cause, ...]:
     if verdict is Verdict.INCONCLUSIVE or baseline is None:
         return machine
     differ = list(effects(comparison, record, baseline))
-    causes = _ranked(_rooted(differ, record, baseline))
+    causes = _ranked(_rooted(differ, comparison, record, baseline))
     versions = context(record, baseline)
     if not causes and versions:
         text = f"nothing else that is recorded changed: {'; '.join(versions)}"
@@ -169,7 +176,9 @@ def _disturbed(comparison: Comparison) -> str:
     return disturbance(now.throttled, baseline.figures.throttled, now.neighbours)
 
 
-def _rooted(effects: Iterable[Effect], record: Record, baseline: Record) -> list[Cause]:
+def _rooted(
+    effects: Iterable[Effect], comparison: Comparison, record: Record, baseline: Record
+) -> list[Cause]:
     """Effects under the roots that govern them, each as one cause."""
     left = list(effects)
     causes = []
@@ -177,8 +186,19 @@ def _rooted(effects: Iterable[Effect], record: Record, baseline: Record) -> list
         for text, governs in _options(record, baseline):
             taken = [effect for effect in left if effect.kind in governs]
             left = [effect for effect in left if effect.kind not in governs]
-            if taken or not governs & {"memory"}:
+            ran = [effect for effect in taken if effect.kind == "precision"]
+            if ran and governs <= _PRECISION:
+                # Asked for or a runtime's own choice: what it did is what has to be understood.
+                first = [ran[0], Effect("options", text), *(e for e in taken if e is not ran[0])]
+                causes.append(_cause("precision", ran[0].summary, first, named=1))
+            elif taken or not governs & {"memory"}:
                 causes.append(_cause("options", text, taken))
+    if comparison.verdict is Verdict.PARITY and any(effect.kind == "graph" for effect in left):
+        # Kernels that a changed graph brings say nothing more of its outputs than it does.
+        left.sort(key=lambda effect: effect.kind != "graph")
+        taken = [e for e in left[1:] if e.kind in _GOVERNS["graph"]]
+        causes.append(_cause("graph", left[0].summary, [left[0], *taken], named=1))
+        left = [effect for effect in left[1:] if effect not in taken]
     for kind in ("precision", "fallback", "launches"):
         roots = [effect for effect in left if effect.kind == kind]
         if not roots or (kind == "launches" and not _is_compilation(roots[0])):

@@ -105,10 +105,13 @@ def _from_change(
 
 
 def _move(change: Change) -> str:
-    text = change.summary.lower()
-    if "tohost" in text or "fromhost" in text or "memcpy" in text:
+    """What copies and casts are there for, by their names."""
+    ops = " ".join(use.kernel.op for use in (*change.before, *change.after)).lower()
+    if re.search(r"tohost|fromhost|memcpy", ops):
         return "fallback"
-    return "precision" if re.search(r"cast|convert|_to_copy", text) else "layout"
+    if "quantize" in ops:
+        return "quantization"
+    return "precision" if re.search(r"cast|convert|_to_copy", ops) else "layout"
 
 
 def _placed(record: Record, baseline: Record, changes: Iterable[Change]) -> Iterator[Effect]:
@@ -245,7 +248,8 @@ def _graph(record: Record, baseline: Record) -> Effect:
         for op in sorted({*old, *new})
         if old.get(op, 0) != new.get(op, 0)
     ]
-    text = "the graph changed" + (f": {listed(differ)}" if old and new and differ else "")
+    what = listed(differ) if differ else "constants, attributes or connections"
+    text = "the graph changed" + (f": {what}" if old and new else "")
     return Effect("graph", text, None, (f"hash {baseline.model.graph} → {record.model.graph}",))
 
 

@@ -168,7 +168,7 @@ def describe(model: Model) -> ModelFacts:
 def _describe_onnx(model: Model) -> ModelFacts:
     proto = model.value
     base = str(model.path.parent) if model.path else ""
-    excluded = onnx_graph.quantisation_parameters(proto)
+    excluded = onnx_graph.constants(proto)
     weights = [
         (tensor.name, _array(tensor, base, model.path))
         for graph in onnx_graph.graphs(proto)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import ChainMap, Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +141,7 @@ def quantised(proto: Any) -> bool:
     return any(op.startswith(_QUANTISED) or "NBits" in op for op in op_types(proto))
 
 
-def quantisation_parameters(proto: Any) -> set[str]:
+def _quantisation_parameters(proto: Any) -> set[str]:
     """Names of scales and zero points: they belong to the quantisation, not to the weights."""
     return {
         name
@@ -148,6 +150,28 @@ def quantisation_parameters(proto: Any) -> set[str]:
         if node.op_type in ("QuantizeLinear", "DequantizeLinear")
         for name in node.input[1:3]
     }
+
+
+MOST_CONSTANT = 64
+"""Elements of an integer initialiser up to which it is taken for axes, a shape or an index."""
+
+
+def constants(proto: Any) -> set[str]:
+    """Names of initialisers that say what is computed, not with which weights.
+
+    Scales and zero points, scalars such as an epsilon, and short integer ones such as axes.
+    """
+    from onnx import TensorProto  # noqa: PLC0415 - heavy
+
+    integers = (TensorProto.INT64, TensorProto.INT32)
+    small = {
+        tensor.name
+        for graph in graphs(proto)
+        for tensor in graph.initializer
+        if not tensor.dims
+        or (tensor.data_type in integers and math.prod(tensor.dims) <= MOST_CONSTANT)
+    }
+    return small | _quantisation_parameters(proto)
 
 
 def external_tensors(proto: Any) -> Iterator[Any]:
@@ -187,42 +211,60 @@ def structure(proto: Any) -> str:
     """Hash of what the outputs are computed from, 32 hexadecimal digits.
 
     Every value is hashed as its operator, attributes and inputs, from the graph's inputs to its
-    outputs; so names, node order, dead nodes, metadata, doc strings, the values of initialisers
-    and where they are stored do not change it. Op-sets are a fact of their own.
+    outputs; so names, node order, dead nodes, metadata, doc strings, the values of weights and
+    where they are stored do not change it. Those of ``constants`` do. Op-sets are a fact of their
+    own.
     """
-    functions = {
-        (f.domain, f.name): _function(f) for f in getattr(proto, "functions", ()) if f.node
-    }
-    return _graph(proto.graph, {}, functions).hex()[:32]
+    fixed = constants(proto)
+    context = _Context(
+        functions={
+            (f.domain, f.name): _function(f) for f in getattr(proto, "functions", ()) if f.node
+        },
+        constants={
+            tensor.name: _tensor(tensor)
+            for graph in graphs(proto)
+            for tensor in graph.initializer
+            if tensor.name in fixed
+        },
+    )
+    return _graph(proto.graph, {}, context).hex()[:32]
 
 
-_Functions = Mapping[tuple[str, str], bytes]
+@dataclass(frozen=True, slots=True)
+class _Context:
+    """Hashes of a file's functions by domain and name, and of the constants by name."""
+
+    functions: Mapping[tuple[str, str], bytes] = field(default_factory=dict)
+    constants: Mapping[str, bytes] = field(default_factory=dict)
+
+
 _Known = Mapping[str, bytes]
 
 
-def _graph(graph: Any, outer: _Known, functions: _Functions) -> bytes:
+def _graph(graph: Any, outer: _Known, context: _Context) -> bytes:
     known: dict[str, bytes] = {}
     for tensor in graph.initializer:
-        known[tensor.name] = _hash("init", tensor.data_type, tuple(tensor.dims))
+        shape = _hash("init", tensor.data_type, tuple(tensor.dims))
+        known[tensor.name] = context.constants.get(tensor.name, shape)
     inputs = [value for value in graph.input if value.name not in known]
     for position, value in enumerate(inputs):
         known[value.name] = _hash("input", position, _type(value.type))
-    values = _nodes(graph.node, ChainMap(known, dict(outer)), functions)
+    values = _nodes(graph.node, ChainMap(known, dict(outer)), context)
     outputs = [values.get(value.name, b"") for value in graph.output]
     return _hash("graph", len(inputs), *outputs)
 
 
 def _function(function: Any) -> bytes:
     known = {name: _hash("input", position) for position, name in enumerate(function.input)}
-    values = _nodes(function.node, ChainMap(known), {})
+    values = _nodes(function.node, ChainMap(known), _Context())
     return _hash("function", *(values.get(name, b"") for name in function.output))
 
 
-def _nodes(nodes: Sequence[Any], known: ChainMap[str, bytes], functions: _Functions) -> _Known:
+def _nodes(nodes: Sequence[Any], known: ChainMap[str, bytes], context: _Context) -> _Known:
     """Hash of every value; ONNX demands that nodes come after the nodes they read from."""
     for node in nodes:
-        attributes = sorted(_attribute(a, known, functions) for a in node.attribute)
-        body = functions.get((node.domain, node.op_type), b"")
+        attributes = sorted(_attribute(a, known, context) for a in node.attribute)
+        body = context.functions.get((node.domain, node.op_type), b"")
         # A missing optional input is an empty name and keeps its position.
         inputs = [known.get(name, b"") for name in node.input]
         key = _hash(node.domain, node.op_type, body, *attributes, "inputs", *inputs)
@@ -231,7 +273,7 @@ def _nodes(nodes: Sequence[Any], known: ChainMap[str, bytes], functions: _Functi
     return known
 
 
-def _attribute(attribute: Any, known: _Known, functions: _Functions) -> bytes:
+def _attribute(attribute: Any, known: _Known, context: _Context) -> bytes:
     kind = attribute.type
     value: Any
     if kind == attribute.TENSOR:
@@ -239,9 +281,9 @@ def _attribute(attribute: Any, known: _Known, functions: _Functions) -> bytes:
     elif kind == attribute.TENSORS:
         value = [_tensor(tensor) for tensor in attribute.tensors]
     elif kind == attribute.GRAPH:
-        value = _graph(attribute.g, known, functions)
+        value = _graph(attribute.g, known, context)
     elif kind == attribute.GRAPHS:
-        value = [_graph(graph, known, functions) for graph in attribute.graphs]
+        value = [_graph(graph, known, context) for graph in attribute.graphs]
     else:
         field = {
             attribute.FLOAT: "f",
@@ -285,12 +327,12 @@ def _hash(*parts: object) -> bytes:
 
 __all__ = [
     "check",
+    "constants",
     "external_files",
     "external_tensors",
     "float_types",
     "graphs",
     "op_types",
-    "quantisation_parameters",
     "quantised",
     "read",
     "structure",

@@ -248,6 +248,18 @@ def sketch_distance(here: str, there: str) -> float:
     return float(np.linalg.norm(a[1:] - b[1:])) / (float(b[0]) or 1.0)
 
 
+def norm_change(here: str, there: str) -> float:
+    """Relative change of the norm between two sketches: no difference of theirs is smaller.
+
+    Exact to float32. Relative to the norm of ``there``; absolute where that is zero.
+
+    Raises:
+        ValueError: one of them is not a sketch.
+    """
+    a, b = float(sketch_values(here)[0]), float(sketch_values(there)[0])
+    return abs(a - b) / (b or 1.0)
+
+
 def exact_digest(array: Array) -> str:
     """Hash of one array: dtype, shape and values."""
     return digest({"": array})[:16]

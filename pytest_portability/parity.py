@@ -17,6 +17,7 @@ from pytest_portability.outputs import (
     exact_digest,
     kind,
     nonfinite,
+    norm_change,
     sketch,
     sketch_distance,
 )
@@ -245,9 +246,10 @@ def tolerance_between(now: Computed, then: Computed, override: float | None = No
 
     That of the coarser precision; but for ``native``, where nobody asked for a coarser one, that
     of the record: a silent change from fp32 to bf16 is out of it. Where the record's runtime did
-    not say, the finest precision that its error against the reference allows is presumed.
+    not say, the finest precision that its error against the reference allows is presumed. The
+    floor is the record's: what makes a model inaccurate may make its own floor so, too.
     """
-    floor = max(now.parity.floor_rel, then.parity.floor_rel)
+    floor = then.parity.floor_rel
     names = [then.presumed]
     if now.precision != "native":
         names.append(now.presumed)
@@ -372,12 +374,15 @@ def _output_change(now: Parity, then: Parity, name: str, allowed: float) -> tupl
         sure = allowed <= TOLERANCES["fp32"]
         more = "" if sure else "; in this precision a few elements may differ"
         return f"hashes to {here or 'nothing'}, the record's to {there or 'nothing'}{more}", sure
-    distance = sketch_distance(now.sketches[name], then.sketches[name]) if floating else 0.0
+    sketches = (now.sketches[name], then.sketches[name]) if floating else ()
+    distance = sketch_distance(*sketches) if sketches else 0.0
     if math.isnan(distance):
         return "beyond the range of a sketch: whether it is still the record's is unknown", False
-    if distance <= allowed * (1 + SKETCH_REL):
-        return "", True
-    return f"relative L2 difference {distance:.2g} (±25 %) from the record's > {allowed:.2g}", True
+    if distance > allowed * (1 + SKETCH_REL):
+        text = f"relative L2 difference {distance:.2g} (±25 %) from the record's > {allowed:.2g}"
+        return text, True
+    least = norm_change(*sketches) if sketches else 0.0
+    return f"norm {least:.2g} off the record's > {allowed:.2g}" if least > allowed else "", True
 
 
 def _metrics(

@@ -99,7 +99,9 @@ class Project:
         base = CONFTEST.format(
             tests=str(TESTS), fakes=fakes, scripted="" if real else textwrap.dedent(SCRIPTED)
         )
-        settings = "portability_seconds = 0.05\nportability_repeats = 1\n" if real else ""
+        settings = "portability_seconds = 0.05\n" if real else ""
+        if real and "portability_repeats" not in ini:
+            settings += "portability_repeats = 1\n"
         if "filterwarnings" not in ini:
             settings += "filterwarnings = default\n"  # not what the outer run makes of warnings
         self.write(

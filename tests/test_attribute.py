@@ -236,6 +236,51 @@ def test_an_option_that_can_do_nothing_of_the_kind_comes_after_what_has_evidence
     assert kinds(causes(check, record(path=FUSED)))[:2] == ["fusion", "options"]
 
 
+def test_another_backend_is_the_cause_of_the_nodes_it_did_not_take() -> None:
+    before = record(options={"backend": "inductor"}, providers={"inductor": 60})
+    check = slower(1.4, options={"backend": "eager"}, providers={"eager": 60})
+    (cause,) = causes(check, before)
+    assert (cause.kind, cause.summary) == ("options", "backend: inductor → eager")
+    assert "inductor 60 → 0 nodes" in cause.evidence[0]
+
+
+def test_a_precision_that_an_option_brought_is_named_with_the_option_as_evidence() -> None:
+    hint = {"INFERENCE_PRECISION_HINT": "bf16"}
+    check = record(effective="bf16", options=hint)
+    (cause,) = causes(check, record(options={}), parity=Said(failures=("output 'y' differs",)))
+    assert (cause.kind, cause.summary) == ("precision", "effective precision: fp32 → bf16")
+    assert cause.evidence[0] == "INFERENCE_PRECISION_HINT: unset → bf16"
+
+
+@pytest.mark.parametrize(
+    ("op", "kind"),
+    [
+        ("ReorderInput", "layout"),
+        ("clone", "layout"),
+        ("Cast", "precision"),
+        ("DequantizeLinear", "quantization"),
+        ("MemcpyToHost", "fallback"),
+    ],
+)
+def test_copies_are_of_the_kind_of_what_they_do(op: str, kind: str) -> None:
+    before, after = (
+        path(use("Conv", 9, 1.0)),
+        path(use("Conv", 9, 0.8), use(op, 4, 0.2, role="move")),
+    )
+    first, *_ = causes(slower(1.25, path=after), record(path=before))
+    assert first.kind == kind
+
+
+def test_kernels_that_a_changed_graph_brings_are_its_evidence_in_a_parity_failure() -> None:
+    """They say nothing more of the outputs than the graph does."""
+    before = path(use("MatMul", 4), source={"MatMul": 4})
+    after = path(use("MatMul", 4), use("Exp", 1), source={"MatMul": 4, "Exp": 1})
+    check = record(path=after, model=replace(MODEL, graph="g2"))
+    (cause,) = causes(check, record(path=before), parity=Said(failures=("output 'y' differs",)))
+    assert (cause.kind, cause.summary) == ("graph", "the graph changed: Exp ×0 → ×1")
+    assert any("Exp" in line for line in cause.evidence)
+
+
 def test_an_option_alone_is_a_suspect_without_a_share() -> None:
     (cause,) = causes(slower(1.4, options={**RECORD.options, "session.odd": "1"}))
     assert (cause.kind, cause.share) == ("options", None)

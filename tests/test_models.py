@@ -277,7 +277,31 @@ class TestDescribe:
         scale.CopyFrom(numpy_helper.from_array(np.array(np.float32(0.03)), "s"))
         before, after = describe(onnx_models.quantised()), describe(made)
         assert after.weights == before.weights
+        assert after.graph != before.graph
         assert set(before.tensors) == {"w8"}
+
+    def test_axes_and_scalars_belong_to_the_graph(self) -> None:
+        """They say what is computed; a model that was only retrained has the same."""
+
+        def reduced(axes: list[int], epsilon: float) -> onnx.ModelProto:
+            return onnx_models.model(
+                [
+                    helper.make_node("ReduceSum", ["x", "axes"], ["s"]),
+                    helper.make_node("Add", ["s", "epsilon"], ["y"]),
+                ],
+                {"x": [2, 3, 4]},
+                {"y": [1, 3, 4]},
+                [
+                    onnx_models.constant("axes", np.array(axes, np.int64)),
+                    onnx_models.constant("epsilon", np.float32(epsilon)),
+                ],
+            )
+
+        one = describe(reduced([0], 1e-5))
+        for other in (reduced([1], 1e-5), reduced([0], 1e-3)):
+            assert describe(other).graph != one.graph
+            assert describe(other).weights == one.weights
+        assert one.tensors == {}
 
     def test_quantised_models_are_known_by_their_nodes(self) -> None:
         """The precision int8 is for them."""

@@ -22,6 +22,7 @@ from pytest_portability.parity import (
     error_rel,
     judge,
     measured,
+    norm_change,
     sketch,
     sketch_distance,
     tolerance,
@@ -287,6 +288,22 @@ def test_the_floor_of_the_reference_widens_the_tolerance() -> None:
     assert tolerance("fp32", math.nan) == 1e-4
     assert tolerance("fp32", 1e-3, 1e-6) == 1e-6
     assert tolerance("posit8", 0.0) == tolerance("", 0.0)
+
+
+def test_a_build_cannot_excuse_itself_by_a_floor_of_its_own() -> None:
+    """What rounds the operands of a product does so in the reference's arrangements, too."""
+    y = normal(10)
+    here, there = computed(y, effective="fp32"), computed(y, effective="fp32")
+    rough = replace(here, parity=replace(here.parity, floor_rel=1e-3))
+    assert tolerance_between(rough, there) == tolerance("fp32", 0.0)
+    assert tolerance_between(here, replace(there, parity=rough.parity)) == tolerance("fp32", 1e-3)
+
+
+def test_a_norm_that_changed_is_a_difference_whatever_the_sketch_estimates() -> None:
+    there = normal(10_000)
+    assert norm_change(sketch(1.15 * there), sketch(there)) == pytest.approx(0.15, rel=1e-4)
+    assert norm_change(sketch(there), sketch(there)) == 0
+    assert norm_change(sketch(there), sketch(0 * there)) == pytest.approx(100, rel=0.05)
 
 
 @pytest.mark.parametrize(

@@ -239,7 +239,7 @@ def test_an_option_that_can_do_nothing_of_the_kind_comes_after_what_has_evidence
 def test_another_backend_is_the_cause_of_the_nodes_it_did_not_take() -> None:
     before = record(options={"backend": "inductor"}, providers={"inductor": 60})
     check = slower(1.4, options={"backend": "eager"}, providers={"eager": 60})
-    (cause,) = causes(check, before)
+    (cause,) = causes(check, before, measurement=None)
     assert (cause.kind, cause.summary) == ("options", "backend: inductor → eager")
     assert "inductor 60 → 0 nodes" in cause.evidence[0]
 

@@ -293,7 +293,7 @@ class TestDescribe:
                 {"y": [1, 3, 4]},
                 [
                     onnx_models.constant("axes", np.array(axes, np.int64)),
-                    onnx_models.constant("epsilon", np.float32(epsilon)),
+                    onnx_models.constant("epsilon", np.array(epsilon, np.float32)),
                 ],
             )
 

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_portability import parity
 from pytest_portability.models import TensorSpec
-from pytest_portability.outputs import Differences, sketch_values
+from pytest_portability.outputs import Differences, norm_change, sketch_values
 from pytest_portability.parity import (
     Computed,
     Limits,

@@ -22,7 +22,6 @@ from pytest_portability.parity import (
     error_rel,
     judge,
     measured,
-    norm_change,
     sketch,
     sketch_distance,
     tolerance,

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 from pytest_portability.compare import CONTENTION_LIMIT, FADING_LIMIT, Comparison
 from pytest_portability.effects import Effect, context, effects
+from pytest_portability.kernels import COPIES
 from pytest_portability.records import Record
 from pytest_portability.sensors import disturbance
 from pytest_portability.verdicts import Verdict
@@ -76,7 +77,7 @@ _OPTIONS: tuple[tuple[str, re.Pattern[str], frozenset[str]], ...] = tuple(
     (name, re.compile(pattern, re.IGNORECASE), frozenset(governs.split()))
     for name, pattern, governs in (
         ("threads", r"thread|spinning|parallel|stream|affinity|wait_policy|^omp_", "host slow"),
-        ("isa", r"isa\b|_isa|capability|instruction|avx|amx", "kernel precision slow fusion"),
+        ("isa", r"isa\b|_isa|capability|instruction|avx|amx", "kernel precision slow fusion data"),
         (
             "precision",
             r"precision|tf32|autocast|dtype|bf16|fp16|execution_mode",
@@ -206,9 +207,29 @@ def _rooted(
         taken = [effect for effect in left if effect.kind in _GOVERNS[kind]]
         left = [effect for effect in left if effect not in roots and effect not in taken]
         causes.append(_cause(kind, roots[0].summary, roots + taken, named=1))
+    if taken := _rewritten(left, record, baseline):
+        left = [effect for effect in left if effect not in taken]
+        causes.append(_cause(taken[0].kind, taken[0].summary, taken, named=1))
     # Kernels that are all slower are a symptom: without a root it is said with what is unexplained.
     causes += [_cause(e.kind, e.summary, [e], named=1) for e in left if e.kind != "slow"]
     return causes
+
+
+def _rewritten(left: Iterable[Effect], record: Record, baseline: Record) -> list[Effect]:
+    """The root of what another way to write the graph did, and what followed from it.
+
+    Layout operations that the model itself has now stand between what would be fused. Where it has
+    none, it is the lost fusion that made the runtime reorder what it reads and writes.
+    """
+    layout = [effect for effect in left if effect.kind == "layout"]
+    lost = [effect for effect in left if effect.kind == "fusion"]
+    moved = [effect for effect in layout if effect.summary.startswith(COPIES)]
+    own = [effect for effect in layout if effect not in moved]
+    old, new = baseline.path.source, record.path.source
+    added = [op for op in new if new[op] > old.get(op, 0)]
+    if any(op in effect.summary for effect in own for op in added):
+        return [*own, *moved, *lost]
+    return [lost[0], *moved] if lost and moved else []
 
 
 def _is_compilation(effect: Effect) -> bool:

@@ -112,6 +112,10 @@ CHANGES = (
 """Kinds of a ``Change``, in the order in which a difference is looked for."""
 
 
+COPIES = "copies and casts"
+"""What the summary of a ``move`` begins with."""
+
+
 def diff(before: KernelPath, after: KernelPath) -> tuple[Change, ...]:
     """What differs between two kernel paths of the same runtime, one line per mechanism.
 
@@ -140,7 +144,7 @@ def diff(before: KernelPath, after: KernelPath) -> tuple[Change, ...]:
         *_fusions(new, gone, after, lost=False),
         *_replaced(gone, new),
         *_counts(gone, new),
-        *_folded(gone, new, "move", "copies and casts"),
+        *_folded(gone, new, "move", COPIES),
         *_folded(gone, new, "layout", "layout operations"),
     ]
     return tuple(sorted(changes, key=lambda change: CHANGES.index(change.kind)))

@@ -1,0 +1,42 @@
+"""What changes nothing is not flagged, whatever changed in the file or on the machine."""
+
+from __future__ import annotations
+
+import pytest
+from case import Judged, judge
+from example_runs import HARMLESS, need
+from harmless import CASES
+
+need("onnx", "onnxruntime", "torch")
+
+TOLD_OTHERWISE = [
+    case.name for case in CASES if case.name not in {"neighbours", "same", "slow_start", "compiled"}
+]
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> Judged:
+    return judge(tmp_path_factory.mktemp("harmless"), "harmless")
+
+
+@pytest.mark.parametrize("name", [case.name for case in CASES])
+def test_it_is_not_flagged(judged: Judged, name: str) -> None:
+    """Noise may hide that nothing changed; only the machine may be blamed for it."""
+    assert judged.verdict(name) in HARMLESS, judged.said(name)
+    assert {cause["kind"] for cause in judged.item(name)["causes"]} <= {"machine"}, judged.said(
+        name
+    )
+
+
+@pytest.mark.parametrize("name", TOLD_OTHERWISE)
+def test_no_kernel_is_said_to_have_changed(judged: Judged, name: str) -> None:
+    """They are matched by what they do: not by name, order or file."""
+    item = judged.item(name)
+    words = [judged.said(name), *item["warnings"]]
+    assert not [w for w in words if "×" in w or "kernel" in w], words
+
+
+def test_a_slow_start_is_in_the_record_and_not_in_the_speed(judged: Judged) -> None:
+    """The first call of a compiled build takes many times what a later one takes."""
+    figures = judged.item("compiled")["record"]["figures"]
+    assert figures["first_call_s"] + figures["build_s"] > 100 * figures["wall"]["seconds"]

@@ -71,6 +71,12 @@ QUIET_SPREAD = {"busy": 0.010, "wall": 0.012}
 """Standard deviation of ln(time ÷ yardstick) between fresh processes of one build on a machine
 whose windows agree."""
 
+SESSION_SPREAD = 0.010
+"""Standard deviation of the same between sessions, whose repeats share the state of the machine.
+Identical builds an hour apart differed by 0.1 to 2.6 % on an idle virtual machine, where repeats of
+one session agreed within 0.3 to 0.8 %; 16 to 28 % where memory decides, which nothing here tells.
+A claim has to be beyond it; a pass does not, for the next session looks again."""
+
 UNREST = 0.4
 """More of it per unit of unrest: where the typical window takes 10 % longer than an undisturbed
 one, undisturbed ones of several processes have a standard deviation of some 4 %. Fitted on a
@@ -151,8 +157,8 @@ def loss(
     degrees of freedom: the moderated t of Smyth 2004 (doi:10.2202/1544-6115.1027). Where the
     samples alone spread more than that they are believed instead, and where they contradict the
     prior it is dropped, so that a prior too good for this machine makes nothing certain. One
-    repeat has no variance and counts as such;
-    equal repeats (variance 0) lean on the prior.
+    repeat has no variance and counts as such; equal repeats (variance 0) lean on the prior. A claim
+    is held against the spread between sessions, too.
 
     Args:
         axis: ``busy`` or ``wall``.
@@ -181,7 +187,7 @@ def loss(
     d = math.log(now / then)
     half = min(t_quantile(INSIDE, freedom) * error, WIDEST)
     value, low, high = (-math.expm1(-(d + step)) for step in (0.0, -half, half))
-    certain = abs(d) > t_quantile(CLAIM, freedom) * error
+    certain = abs(d) > _claimed(error, freedom)
     return Interval(axis=axis, value=value, low=low, high=high, certain=certain, relative=relative)
 
 
@@ -192,6 +198,18 @@ def _variance(squares: float, freedom: float, prior: Prior) -> tuple[float, floa
     total = prior.freedom + freedom
     pooled = (prior.freedom * prior.spread_rel**2 + squares) / total
     return (max(pooled, squares / freedom) if freedom else pooled), total
+
+
+def _claimed(error: float, freedom: float) -> float:
+    """The difference beyond which a claim is certain, between two sessions.
+
+    Args:
+        error: standard error by repeats, above 0.
+        freedom: its degrees of freedom; those of the sum with the spread between sessions are by
+            Welch and Satterthwaite (doi:10.2307/3002019).
+    """
+    total = math.hypot(error, math.sqrt(2) * SESSION_SPREAD)
+    return t_quantile(CLAIM, freedom * (total / error) ** 4) * total
 
 
 def usable(figure: float) -> bool:

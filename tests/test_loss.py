@@ -51,6 +51,16 @@ def test_the_loss_is_the_throughput_lost() -> None:
     assert held(sample(5), sample(10)).value == pytest.approx(-1.0)
 
 
+def test_a_claim_has_to_be_beyond_the_spread_between_sessions() -> None:
+    """Repeats of one session that agree say nothing of the next one: 5.7 % was a false alarm."""
+    base = sample(1.0, 6, 0.001)
+    tight = Prior(0.001)
+    assert not held(sample(1.045, 6, 0.001), base, tight).certain
+    assert held(sample(1.06, 6, 0.001), base, tight).certain
+    assert held(sample(1 / 1.06, 6, 0.001), base, tight).certain
+    assert not held(sample(1.06, 4, 0.012), sample(1.0, 4, 0.012)).certain
+
+
 @given(st.floats(0.1, 10), st.integers(1, 6), st.integers(1, 6), st.floats(0, 0.3))
 def test_the_interval_holds_its_estimate_whatever_the_figures(
     level: float, mine: int, theirs: int, spread: float

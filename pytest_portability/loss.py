@@ -209,7 +209,9 @@ def _claimed(error: float, freedom: float) -> float:
             Welch and Satterthwaite (doi:10.2307/3002019).
     """
     total = math.hypot(error, math.sqrt(2) * SESSION_SPREAD)
-    return t_quantile(CLAIM, freedom * (total / error) ** 4) * total
+    both = t_quantile(CLAIM, freedom * (total / error) ** 4) * total
+    # More degrees of freedom must not make certain what the repeats alone do not.
+    return max(both, t_quantile(CLAIM, freedom) * error)
 
 
 def usable(figure: float) -> bool:

@@ -177,6 +177,21 @@ def test_what_goes_wrong_in_a_child_is_the_items_verdict(bench: Bench) -> None:
     assert bench.check(FakeRuntime()).comparison.verdict is Verdict.MISSING
 
 
+class Undecided(FakeRuntime):
+    """A runtime that does not know what it supports."""
+
+    def supports(self, precision: str, platform: str) -> str:
+        """Nothing comes of it."""
+        msg = f"{precision} on {platform}?"
+        raise LookupError(msg)
+
+
+def test_a_runtime_that_cannot_say_what_it_supports_is_named(bench: Bench) -> None:
+    found = bench.check(Undecided()).comparison
+    assert found.verdict is Verdict.ERROR
+    assert found.reason == "supports() of the runtime 'fake' raised LookupError: native on cpu?"
+
+
 def test_items_that_differ_in_the_build_alone_share_model_and_reference(bench: Bench) -> None:
     for repeated in (1, 2):
         bench.check(FakeRuntime(repeats=repeated))

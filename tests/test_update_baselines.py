@@ -5,13 +5,18 @@ from __future__ import annotations
 import shlex
 import signal
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from project import Project, flat, output
 from scripted import comparison
+from synthetic import RECORD
 
 from pytest_portability import records
+from pytest_portability.compare import Comparison
+from pytest_portability.ledger import Updates
 from pytest_portability.records import Key, path_of, write
+from pytest_portability.report import Entry
 from pytest_portability.verdicts import POLICY, Verdict
 
 OWN = """
@@ -278,6 +283,17 @@ def test_facts_are_refreshed_and_figures_kept(project: Project) -> None:
     assert project.record().toolchain == stored.toolchain
     assert project.record().figures.throughput == 790.0
     assert path.read_text(encoding="utf-8").startswith("# agreed with Ada\n")
+
+
+def test_a_metric_that_was_added_is_stored_beside_the_ones_that_are_there(tmp_path: Path) -> None:
+    """It would be judged never else; one that is there keeps what it was recorded with."""
+    then = replace(RECORD, parity=replace(RECORD.parity, metrics={"auc": 0.9}))
+    now = replace(RECORD, parity=replace(RECORD.parity, metrics={"auc": 0.91, "f1": 0.5}))
+    same = Comparison(verdict=Verdict.OK, reason="", record=now, baseline=then)
+    entry = Entry(nodeid="test_m", key=now.key, comparison=same)
+    assert Updates(directory=tmp_path).apply(entry).update == "refreshed"
+    (stored,) = records.read_all(tmp_path)[0].values()
+    assert stored.parity.metrics == {"auc": 0.9, "f1": 0.5}
 
 
 # --- the file system --------------------------------------------------------------------------

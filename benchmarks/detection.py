@@ -34,7 +34,7 @@ import subjects
 from rules import FEWER_THREADS, Session, Shot
 from subjects import UNITS, Subject
 
-from pytest_portability import run, runtimes, worker, yardstick
+from pytest_portability import models, run, runtimes, worker, yardstick
 from pytest_portability.errors import PortabilityError
 from pytest_portability.runtimes import Request
 from pytest_portability.samples import Sampling
@@ -54,9 +54,14 @@ MOST_CALLS = 2000
 # --- measuring ---------------------------------------------------------------------------------
 
 
-def shoot(job: Job) -> tuple[Any, Any]:
-    """One repeat as the plugin takes it, then single calls of the same build one by one."""
+def shoot(job: Job) -> tuple[Any, Any, int, float]:
+    """One repeat as the plugin takes it, then single calls of the same build one by one.
+
+    Returns:
+        The repeat, seconds of each call, parameters of the model, seconds after the repeat.
+    """
     outcome = worker.measure(job)
+    begin = time.perf_counter()
     request = Request(
         model=job.source.load(),
         handle=job.handle,
@@ -76,7 +81,8 @@ def shoot(job: Job) -> tuple[Any, Any]:
             build.launch()
             build.synchronize()
             calls.append(time.perf_counter() - start)
-    return outcome.repeat, np.array(calls)
+    parameters = models.describe(request.model).parameters
+    return outcome.repeat, np.array(calls), parameters, time.perf_counter() - begin
 
 
 def measure(
@@ -112,15 +118,15 @@ def measure(
     shots: list[Shot] = []
     for _ in range(rules.MOST_REPEATS):
         start = time.perf_counter()
-        repeat, calls = servers.call(
+        repeat, calls, parameters, after_s = servers.call(
             shoot,
             job,
             environment={**yardstick.ENVIRONMENT, **runtime.environment},
             preload=("numpy", "onnx", "pytest_portability.worker", *runtime.packages),
             by_value=by_value,
         )
-        seconds = time.perf_counter() - start - CALLS_S
-        shots.append(Shot(repeat=repeat, calls=calls, seconds=seconds))
+        seconds = time.perf_counter() - start - after_s
+        shots.append(Shot(repeat=repeat, seconds=seconds, calls=calls, parameters=parameters))
         job = replace(job, yardstick_threads=yardstick.threads_of(repeat.yardstick))
     return shots
 

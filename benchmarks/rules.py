@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -41,11 +41,19 @@ PARITY = Parity(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shot:
-    """One fresh process: what the plugin measured, single calls in seconds, time it all took."""
+    """One fresh process.
+
+    Attributes:
+        repeat: what the plugin measured.
+        seconds: that it took, with its process.
+        calls: single calls of the same build afterwards, seconds.
+        parameters: of the model.
+    """
 
     repeat: Repeat
-    calls: Any
     seconds: float
+    calls: Any
+    parameters: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +73,8 @@ class Session:
         taken = tuple(shot.repeat for shot in self.shots[:repeats])
         measurement = Measurement(repeats=taken, batch=1, batch_effective=1, items=1.0)
         key = Key(model=self.subject, target="t", runtime=self.runtime, precision="native", batch=1)
-        made = recording.record(key, TARGET, MODEL, measurement, PARITY, environment={}, commit="")
+        model = replace(MODEL, parameters=self.shots[0].parameters)
+        made = recording.record(key, TARGET, model, measurement, PARITY, environment={}, commit="")
         return made, measurement
 
 

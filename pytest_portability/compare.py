@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from statistics import median
 
-from pytest_portability import footprint, kernels
-from pytest_portability.loss import Interval, Sample, expected, loss, usable
-from pytest_portability.parity import ParityVerdict, interface_changes
-from pytest_portability.records import Record
-from pytest_portability.samples import Measurement, Repeat
+from pytest_portability import footprint, kernels, preconditions
+from pytest_portability.loss import Interval, Sample, expected, loss, memory_drift, usable
+from pytest_portability.parity import ParityVerdict
+from pytest_portability.records import Figures, Record
+from pytest_portability.samples import Measurement
 from pytest_portability.sensors import disturbance
 from pytest_portability.verdicts import POLICY, Verdict
 
@@ -90,9 +90,6 @@ CONFIRM_REPEATS = 3
 """Fewest repeats for a certain loss or gain: on a machine where one process in five is odd, two odd
 ones in a row are no rarity."""
 
-WORTH_SAYING = 0.1
-"""Change of speed by alternating with the yardstick that is said beside a verdict."""
-
 UNCERTAIN = 0.2
 """Width of an interval beyond which it is no pass: of the work per batch, also what keeps wall time
 alone from deciding anything."""
@@ -105,6 +102,9 @@ CONTENTION_MILD = 0.03
 
 FADING_LIMIT = 0.10
 """Slowdown from first to last third of the windows beyond which a speed is not sustained."""
+
+MEMORY_DRIFT = 0.02
+"""What slower memory may have added to the time beyond which it is said."""
 
 UPDATED_SPREAD = 0.03
 """What another version of the yardstick's library may add: the kernel of a plain GEMM seldom
@@ -164,16 +164,11 @@ def decide(
     same_batch = baseline and baseline.figures.batch_effective == record.figures.batch_effective
     if baseline is not None and same_batch:
         shown = _judged(shown, record, baseline, allowed)
-    doubts = (*_unknown(record), *(parity.notes if parity else ()), *_doubts(repeats))
+    doubts = preconditions.doubts(record, repeats, parity)
     if baseline is None and (taken := record.figures.contended or 0.0) > CONTENTION_LIMIT:
         doubts = (*doubts, f"{_neighbours(taken)} meanwhile: record it on a quieter machine")
     shown = replace(shown, warnings=(*shown.warnings, *doubts))
-    found = (
-        _misplaced(record, measurement)
-        or _incomparable(record, baseline)
-        or (_parity(parity) if parity else None)
-        or _fits_more(record, baseline)
-    )
+    found = preconditions.unmet(record, baseline, measurement, parity)
     if found is None:
         return shown
     reason = found[1]
@@ -202,9 +197,6 @@ def with_closest(comparison: Comparison, closest: Record | None, why: str = "") 
     return replace(comparison, reason=reason, closest=closest)
 
 
-_Found = tuple[Verdict, str] | None
-
-
 def _most(*shares: float | None) -> float | None:
     known = [share for share in shares if share is not None]
     return max(known) if known else None
@@ -215,82 +207,12 @@ def _median(values: Iterator[float]) -> float | None:
     return median(known) if known else None
 
 
-def _misplaced(record: Record, measurement: Measurement | None) -> _Found:
-    """Whether what was asked for by name is not what ran."""
-    wanted, ran = record.key.precision, record.effective
-    if wanted != "native" and ran and ran != wanted:
-        return Verdict.PLACEMENT, f"asked for precision {wanted}, the work ran in {ran}"
-    provider = measurement.observed.asked_provider if measurement else ""
-    total = sum(record.providers.values())
-    if provider and total and not record.providers.get(provider):
-        others = ", ".join(f"{n / total:.0%} of the nodes ran on {p}" for p, n in _by_count(record))
-        return Verdict.PLACEMENT, f"asked for {provider}: {others}"
-    return None
-
-
-def _incomparable(record: Record, baseline: Record | None) -> _Found:
-    fits, asked = record.figures.batch_effective, record.key.batch
-    fitted = asked if baseline is None else baseline.figures.batch_effective
-    if fits < fitted:
-        was = "" if baseline is None or fitted == asked else f" (the baseline's was {fitted})"
-        return Verdict.UNFIT, f"batch {asked} does not fit: the largest that does is {fits}{was}"
-    changes = (
-        interface_changes(record.parity, baseline.parity) if fits == fitted and baseline else ()
-    )
-    return (Verdict.INTERFACE, "; ".join(changes)) if changes else None
-
-
-def _fits_more(record: Record, baseline: Record | None) -> _Found:
-    fits = record.figures.batch_effective
-    if baseline is None or fits <= baseline.figures.batch_effective:
-        return None
-    fitted = baseline.figures.batch_effective
-    return Verdict.IMPROVED, f"batch {fits} fits now, the baseline's largest was {fitted}"
-
-
-def _unknown(record: Record) -> list[str]:
-    """What was asked for by name and cannot be told to have run."""
-    wanted = record.key.precision
-    known = wanted == "native" or record.effective
-    return [] if known else [f"asked for {wanted}: in which precision the work ran is not known"]
-
-
-def _doubts(repeats: Sequence[Repeat]) -> list[str]:
-    """What speaks against a measurement without deciding a verdict."""
-    doubts = []
-    unsteady = sum(not r.steady for r in repeats)
-    if unsteady:
-        doubts.append(f"{unsteady} of {len(repeats)} repeats began before the speed was steady")
-    changed = _median(r.straight_rel for r in repeats)
-    if changed is not None and abs(1 / changed - 1) > WORTH_SAYING:
-        doubts.append(
-            f"alternating with the yardstick changed the speed by {1 / changed - 1:+.0%}: the "
-            "throughput shown is the uninterrupted one, the loss compares the alternated ones"
-        )
-    return doubts
-
-
-def _by_count(record: Record) -> list[tuple[str, int]]:
-    return sorted(record.providers.items(), key=lambda item: -item[1])
-
-
-def _parity(parity: ParityVerdict) -> _Found:
-    if parity.failures:
-        more = f" (and {len(parity.failures) - 1} more)" if len(parity.failures) > 1 else ""
-        return Verdict.PARITY, parity.failures[0] + more
-    if parity.stale:
-        names = parity.changed_tensors
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        what = f": weights changed: {', '.join(names[:3])}{more}" if names else ""
-        return Verdict.STALE, f"the record is of another version of the model{what}"
-    return None
-
-
 def _judged(shown: Comparison, record: Record, baseline: Record, allowed: Allowed) -> Comparison:
     """Throughput, memory and placement of two comparable records."""
     now, then = record.figures, baseline.figures
     same = _same_work(now.yardstick, then.yardstick)
     updated = same and now.yardstick != then.yardstick
+    drift = memory_drift(record, baseline) if same else 0.0
     axes = []
     for axis, mine, other in (("busy", now.busy, then.busy), ("wall", now.wall, then.wall)):
         if mine is not None and other is not None:
@@ -298,7 +220,7 @@ def _judged(shown: Comparison, record: Record, baseline: Record, allowed: Allowe
             if updated:
                 prior = replace(prior, spread_rel=math.hypot(prior.spread_rel, UPDATED_SPREAD))
             check, base = Sample(mine, now.repeats), Sample(other, then.repeats)
-            axes.append(loss(axis, check, base, prior, relative=same))
+            axes.append(loss(axis, check, base, prior, relative=same, drift=drift))
     machine = 0.0
     if same and usable(now.yardstick_s) and usable(then.yardstick_s):
         machine = now.yardstick_s / then.yardstick_s - 1
@@ -319,11 +241,7 @@ def _judged(shown: Comparison, record: Record, baseline: Record, allowed: Allowe
         warnings += [f"{change}{cost}" for change in _details(record, baseline)]
     if updated:
         warnings.append(f"the yardstick's library changed: {then.yardstick} → {now.yardstick}")
-    if abs(machine) > 0.1:
-        word = "slower" if machine > 0 else "faster"
-        warnings.append(
-            f"by the yardstick this machine is {abs(machine):.0%} {word} than the baseline's"
-        )
+    warnings += _machine(now, then, machine, drift)
     memory_decides = bool(grew) and not regressed
     return replace(
         shown,
@@ -335,6 +253,24 @@ def _judged(shown: Comparison, record: Record, baseline: Record, allowed: Allowe
         memory_grew=bool(grew),
         warnings=tuple(warnings),
     )
+
+
+def _machine(now: Figures, then: Figures, slower: float, drift: float) -> list[str]:
+    """What changed about the machine: ``slower`` by the yardstick, ``drift`` by its memory."""
+    found = []
+    if abs(slower) > 0.1:
+        word = "slower" if slower > 0 else "faster"
+        found.append(
+            f"by the yardstick this machine is {abs(slower):.0%} {word} than the baseline's"
+        )
+    if abs(drift) > MEMORY_DRIFT:
+        copied = [(side.copy_bandwidth or 0.0) / 1e9 for side in (then, now)]
+        found.append(
+            f"this machine copied {copied[0]:.1f} GB/s in memory then, {copied[1]:.1f} GB/s now: "
+            f"that may have made the build up to {abs(drift):.0%} "
+            f"{'slower' if drift > 0 else 'faster'}"
+        )
+    return found
 
 
 def _same_work(now: str, then: str) -> bool:

@@ -114,6 +114,29 @@ class Prior:
     freedom: float = PRIOR_FREEDOM
 
 
+WEIGHT_BYTES = 4
+"""Per parameter. Fewer after quantisation: then memory excuses more than it should."""
+
+
+def memory_drift(check: Record, baseline: Record) -> float:
+    """What the machine's memory alone may have added to ln(time ÷ yardstick) since the record.
+
+    An upper bound: all weights are taken to come from memory once per batch, at the cost of a
+    copy, however large the caches are. What activations cost is not in it.
+
+    Returns:
+        Positive where memory became slower than the yardstick did; 0 where nothing tells.
+    """
+    now, then = check.figures, baseline.figures
+    known = (now.copy_bandwidth, then.copy_bandwidth, now.yardstick_s, then.yardstick_s)
+    if not all(figure is not None and usable(figure) for figure in known):
+        return 0.0
+    slower = math.log((then.copy_bandwidth or 1.0) / (now.copy_bandwidth or 1.0))
+    weights_s = check.model.parameters * WEIGHT_BYTES / (now.copy_bandwidth or 1.0)
+    bound = min(1.0, weights_s / min(now.wall.seconds, then.wall.seconds))
+    return bound * (slower - math.log(now.yardstick_s / then.yardstick_s))
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One axis of one side, and over how many fresh processes."""
@@ -148,7 +171,13 @@ def _unrest(axis: Axis) -> float:
 
 
 def loss(
-    axis: str, check: Sample, baseline: Sample, prior: Prior, *, relative: bool = True
+    axis: str,
+    check: Sample,
+    baseline: Sample,
+    prior: Prior,
+    *,
+    relative: bool = True,
+    drift: float = 0.0,
 ) -> Interval | None:
     """The loss of throughput with a confidence interval that knows the spread between processes.
 
@@ -167,6 +196,8 @@ def loss(
         prior: of figures relative to the yardstick.
         relative: whether both were held against the same yardstick; if not, or if a ratio is not
             a number, raw seconds are compared, with ``RAW_SPREAD`` added to the prior.
+        drift: what the machine may have added to ln(figure); the interval reaches that much
+            further, and a claim has to be beyond it.
 
     Returns:
         None if a figure needed is zero, negative or not a number.
@@ -186,8 +217,10 @@ def loss(
     error = math.sqrt(variance * (1 / check.repeats + 1 / baseline.repeats))
     d = math.log(now / then)
     half = min(t_quantile(INSIDE, freedom) * error, WIDEST)
-    value, low, high = (-math.expm1(-(d + step)) for step in (0.0, -half, half))
-    certain = abs(d) > _claimed(error, freedom)
+    ends = (0.0, -half - max(drift, 0.0), half - min(drift, 0.0))
+    value, low, high = (-math.expm1(-(d + step)) for step in ends)
+    excused = max(drift, 0.0) if d > 0 else max(-drift, 0.0)
+    certain = abs(d) - excused > _claimed(error, freedom)
     return Interval(axis=axis, value=value, low=low, high=high, certain=certain, relative=relative)
 
 

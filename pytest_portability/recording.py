@@ -64,6 +64,7 @@ def figures(measurement: Measurement) -> Figures:
         ),
         contended=_median(r.contended for r in repeats),
         threads_at_once=_median(r.at_once for r in repeats),
+        copy_bandwidth=_median(r.copy_bandwidth for r in repeats),
         throttled=measurement.throttled,
         neighbours=measurement.neighbours or None,
         faults_per_batch=_median(

@@ -104,6 +104,7 @@ class Repeat:
         neighbours: share (0–1) of the machine's processors that other processes used meanwhile,
             NaN where unknown.
         at_once: CPU time of all threads ÷ the busiest one's, from 1 on; NaN where unknown.
+        copy_bandwidth: bytes copied per second by one thread, NaN where unknown.
         sensors: what the device's sensors saw around the timed part, None if they were not read.
     """
 
@@ -120,6 +121,7 @@ class Repeat:
     path: KernelPath | None = None
     neighbours: float = math.nan
     at_once: float = math.nan
+    copy_bandwidth: float = math.nan
     sensors: Sensors | None = None
 
     @property

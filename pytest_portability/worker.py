@@ -160,6 +160,7 @@ def measure(job: Job) -> Outcome:
         again = build.predict(job.inputs)
         metrics = _metrics(job.metric, build, request.model)
         observed = build.observed()
+    bandwidth = yardstick.copy_bandwidth() if on_cpu else math.nan
     path, arena_bytes = _trace(job, request)
     memory = Memory(device_bytes=device_bytes, arena_bytes=arena_bytes, process_bytes=process_bytes)
     repeat = Repeat(
@@ -176,6 +177,7 @@ def measure(job: Job) -> Outcome:
         path=path,
         neighbours=timing.neighbours,
         at_once=timing.at_once,
+        copy_bandwidth=bandwidth,
         sensors=seen,
     )
     return Outcome(repeat=repeat, outputs=outputs, again=again, metrics=metrics)

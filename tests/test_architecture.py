@@ -41,6 +41,7 @@ ORDER = (
     "records",
     "loss",
     "footprint",
+    "preconditions",
     "compare",
     "effects",
     "attribute",

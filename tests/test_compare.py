@@ -313,6 +313,26 @@ def test_a_slower_machine_is_said_and_does_not_fail() -> None:
     assert some.warnings == ("by the yardstick this machine is 40% slower than the baseline's",)
 
 
+@pytest.mark.parametrize(("now", "word"), [(8e9, "slower"), (12.5e9, "faster")])
+def test_other_memory_bandwidth_is_said_and_is_no_regression(now: float, word: str) -> None:
+    """A build that waits for memory took 28 % longer beside a yardstick that took the same."""
+    model = replace(RECORD.model, parameters=100_000_000)
+
+    def copied(bandwidth: float, level: float) -> Record:
+        some = figures(steady(level), steady(level))
+        return record(model=model, figures=replace(some, copy_bandwidth=bandwidth))
+
+    level = 12 if word == "slower" else 10 / 1.2
+    some = against(copied(now, level), copied(10e9, 10.0))
+    assert some.verdict is Verdict.INCONCLUSIVE
+    (said,) = some.warnings
+    assert said == (
+        f"this machine copied 10.0 GB/s in memory then, {now / 1e9:.1f} GB/s now: that may have "
+        f"made the build up to 22% {word}"
+    )
+    assert against(copied(10e9, 12.0), copied(10e9, 10.0)).verdict is Verdict.REGRESSED
+
+
 def test_a_loss_of_wall_time_alone_is_a_regression_that_names_the_host() -> None:
     some = against(slower(1.0, wall=1.3))
     assert some.verdict is Verdict.REGRESSED

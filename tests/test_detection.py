@@ -31,7 +31,8 @@ def session(number: int, percent: int = 0, state: str = "idle", threads: int = 1
     level = 1 + percent / 100
     calls = 0.01 * level * np.exp(rng.normal(0, 0.01, 50))
     shots = tuple(
-        Shot(repeat=repeat(rng, level), calls=calls, seconds=2.0) for _ in range(rules.MOST_REPEATS)
+        Shot(repeat=repeat(rng, level), calls=calls, seconds=2.0, parameters=0)
+        for _ in range(rules.MOST_REPEATS)
     )
     return Session(
         subject="compute",

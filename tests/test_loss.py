@@ -20,6 +20,7 @@ from pytest_portability.loss import (
     Sample,
     expected,
     loss,
+    memory_drift,
     t_quantile,
 )
 from pytest_portability.records import Axis, Record
@@ -150,6 +151,50 @@ def test_the_prior_knows_unrest_threads_axis_and_neighbours() -> None:
     assert wide > 5 * expected("busy", one, one, 0.35).spread_rel
     gpu = record(platform="cuda")
     assert expected("wall", gpu, gpu, None) == Prior(0.015)
+
+
+def streams(bandwidth: float | None, yardstick_s: float = 0.001) -> Record:
+    """A build of 10 ms that reads 40 MB of weights: 4 ms of copies at 10 GB/s."""
+    some = record()
+    figures = replace(some.figures, copy_bandwidth=bandwidth, yardstick_s=yardstick_s)
+    model = replace(some.model, parameters=10_000_000)
+    return replace(some, model=model, figures=figures)
+
+
+def test_memory_that_became_slower_explains_what_the_weights_take_of_the_time() -> None:
+    then = streams(10e9)
+    assert memory_drift(streams(8e9), then) == pytest.approx(0.5 * math.log(1.25))
+    assert memory_drift(streams(12.5e9), then) == pytest.approx(-0.32 * math.log(1.25))
+    assert memory_drift(streams(1e9), then) == pytest.approx(math.log(10))  # all of the time
+    # A machine that became slower as a whole is what the yardstick is for.
+    assert memory_drift(streams(8e9, 0.00125), then) == pytest.approx(0.0)
+    assert memory_drift(streams(10e9, 0.00125), then) == pytest.approx(-0.4 * math.log(1.25))
+
+
+@pytest.mark.parametrize("unknown", [streams(None), streams(10e9, math.nan), streams(0.0)])
+def test_memory_of_which_nothing_is_known_explains_nothing(unknown: Record) -> None:
+    assert memory_drift(unknown, streams(10e9)) == 0.0
+    assert memory_drift(streams(10e9), unknown) == 0.0
+
+
+def test_drift_stretches_the_interval_to_its_side_and_excuses_as_much_of_a_claim() -> None:
+    base, check, faster = sample(10, 6, 0.001), sample(12, 6, 0.001), sample(10 / 1.2, 6, 0.001)
+
+    def drifted(check: Sample, drift: float) -> Interval:
+        found = loss("wall", check, base, PRIOR, drift=drift)
+        assert found is not None
+        return found
+
+    plain = held(check, base)
+    slower, quicker = drifted(check, math.log(1.15)), drifted(check, -math.log(1.15))
+    assert slower.value == quicker.value == plain.value
+    assert (1 - slower.low) * 1.0 == pytest.approx((1 - plain.low) * 1.15)
+    assert slower.high == plain.high
+    assert quicker.low == plain.low
+    assert (1 - quicker.high) == pytest.approx((1 - plain.high) / 1.15)
+    assert [x.certain for x in (plain, slower, quicker)] == [True, False, True]
+    assert drifted(faster, math.log(1.15)).certain
+    assert not drifted(faster, -math.log(1.15)).certain
 
 
 @pytest.mark.parametrize("unquiet", ["check", "baseline"])

@@ -237,6 +237,7 @@ def test_a_repeat_brings_figures_outputs_and_facts(bench: Workbench) -> None:
     assert np.array_equal(outcome.again["y"], outcome.outputs["y"])
     assert len(outcome.repeat.windows) >= SAMPLING.min_windows
     assert outcome.repeat.observed.asked_provider == "FakeProvider"
+    assert outcome.repeat.copy_bandwidth > 1e8
     assert outcome.repeat.path is not None
     assert outcome.metrics == {}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 import threading
 from collections.abc import Iterator
@@ -140,3 +141,9 @@ def test_the_work_on_an_accelerator_is_done_by_torch(children: Servers) -> None:
     assert name == f"gemm-64+64-float16 torch {version}"
     assert precision == "high"
     assert finite
+
+
+def test_copies_are_counted_in_bytes_per_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert 1e8 < yardstick.copy_bandwidth() < 1e12
+    monkeypatch.setattr(yardstick, "COPIED_BYTES", 2**60)
+    assert math.isnan(yardstick.copy_bandwidth())

@@ -65,6 +65,8 @@ class Figures:
         contended: share (0–1) of the processor that neighbours took meanwhile, None where unknown.
         threads_at_once: CPU time of all threads ÷ the busiest one's, median over repeats; None
             where unknown. What was set is ``Record.threads``.
+        copy_bandwidth: bytes that one thread copied in memory per second, median over repeats;
+            None where unknown.
         throttled: why the device was throttled in at least half of the repeats. Clocks and
             temperatures are in the JSON report: here they would change with every update.
         neighbours: other processes on the accelerator meanwhile, None where none were seen.
@@ -93,6 +95,7 @@ class Figures:
     memory_process_most_bytes: int | None = None
     contended: float | None = None
     threads_at_once: float | None = None
+    copy_bandwidth: float | None = None
     throttled: tuple[str, ...] = ()
     neighbours: int | None = None
     faults_per_batch: float | None = None

@@ -50,6 +50,9 @@ SLOWDOWNS = (6, 8, 12, 25)
 CALLS_S = 0.3
 MOST_CALLS = 2000
 
+BY_VALUE = [sys.modules[__name__], subjects]
+"""What a child cannot import."""
+
 
 # --- measuring ---------------------------------------------------------------------------------
 
@@ -85,6 +88,37 @@ def shoot(job: Job) -> tuple[Any, Any, int, float]:
     return outcome.repeat, np.array(calls), parameters, time.perf_counter() - begin
 
 
+def job_of(servers: Servers, target: Target, subject: Subject, threads: int, units: int) -> Job:
+    """One repeat of a subject without its kernel path."""
+    return Job(
+        source=Source(
+            model=servers.keep(subject.make(units), BY_VALUE),
+            inputs=servers.keep((None, None)),
+            name=subject.name,
+        ),
+        path=None,
+        runtime=runtimes.load(subject.runtime, ()),
+        handle=target.handles[subject.runtime],
+        platform="cpu",
+        precision="native",
+        options={subjects.THREADS_OPTION[subject.runtime]: threads},
+        inputs=dict(subject.inputs(units)),
+        sampling=Sampling(trace=False),
+        cache_dir=str(servers.directory / "cache"),
+    )
+
+
+def call(servers: Servers, function: Callable[[Job], Any], job: Job) -> Any:
+    """Call a function of a job in a fresh child, as the plugin does."""
+    return servers.call(
+        function,
+        job,
+        environment={**yardstick.ENVIRONMENT, **job.runtime.environment},
+        preload=("numpy", "onnx", "pytest_portability.worker", *job.runtime.packages),
+        by_value=BY_VALUE,
+    )
+
+
 def measure(
     servers: Servers,
     target: Target,
@@ -95,36 +129,12 @@ def measure(
     yardstick_threads: int,
 ) -> list[Shot]:
     """One session: fresh processes, as many as a check takes at most."""
-    runtime = runtimes.load(subject.runtime, ())
-    by_value = [sys.modules[__name__], subjects]
-    source = Source(
-        model=servers.keep(subject.make(units), by_value),
-        inputs=servers.keep((None, None)),
-        name=subject.name,
-    )
-    job = Job(
-        source=source,
-        path=None,
-        runtime=runtime,
-        handle=target.handles[subject.runtime],
-        platform="cpu",
-        precision="native",
-        options={subjects.THREADS_OPTION[subject.runtime]: threads},
-        inputs=dict(subject.inputs(units)),
-        sampling=Sampling(trace=False),
-        cache_dir=str(servers.directory / "cache"),
-        yardstick_threads=yardstick_threads,
-    )
+    job = job_of(servers, target, subject, threads, units)
+    job = replace(job, yardstick_threads=yardstick_threads)
     shots: list[Shot] = []
     for _ in range(rules.MOST_REPEATS):
         start = time.perf_counter()
-        repeat, calls, parameters, after_s = servers.call(
-            shoot,
-            job,
-            environment={**yardstick.ENVIRONMENT, **runtime.environment},
-            preload=("numpy", "onnx", "pytest_portability.worker", *runtime.packages),
-            by_value=by_value,
-        )
+        repeat, calls, parameters, after_s = call(servers, shoot, job)
         seconds = time.perf_counter() - start - after_s
         shots.append(Shot(repeat=repeat, seconds=seconds, calls=calls, parameters=parameters))
         job = replace(job, yardstick_threads=yardstick.threads_of(repeat.yardstick))
@@ -191,7 +201,7 @@ def collect(plan: Plan, keep: Path | None) -> list[Session]:
         (target,) = (t for t in run.discover(servers).targets if t.platform == "cpu")
         chosen = [
             (s, threads)
-            for s in subjects.all_subjects(_packaged)
+            for s in subjects.all_subjects(packaged)
             for threads in s.threads
             if not plan.wanted or f"{s.runtime}:{s.name}:{threads}" in plan.wanted
         ]
@@ -242,7 +252,8 @@ def _variants(
         )
 
 
-def _packaged(package: str, path: str) -> Path:
+def packaged(package: str, path: str) -> Path:
+    """The path of a file in an installed package, which is not imported."""
     import importlib.util  # noqa: PLC0415
 
     spec = importlib.util.find_spec(package)

@@ -115,12 +115,14 @@ _LOGS = {
 }
 
 
-def attribute(comparison: Comparison, *, log: str = "") -> tuple[Cause, ...]:
+def attribute(comparison: Comparison, *, log: str = "", diverges: str = "") -> tuple[Cause, ...]:
     """Rank what explains a comparison by the share of the loss it explains.
 
     Args:
         comparison: of a record and, except for ``placement``, a baseline.
         log: what the child wrote to its standard output and error.
+        diverges: where inside the model the outputs leave the reference, one sentence; empty where
+            that was not looked for.
 
     Returns:
         Causes, the first explaining most; none for ``ok``, ``improved``, ``missing``, ``skipped``
@@ -136,7 +138,9 @@ def attribute(comparison: Comparison, *, log: str = "") -> tuple[Cause, ...]:
     if verdict is Verdict.INTERFACE:
         return (Cause(kind="interface", summary=comparison.reason),)
     machine = tuple(_machine(comparison))
-    if verdict is Verdict.INCONCLUSIVE or baseline is None:
+    if baseline is None:
+        return (*machine, *_located([], diverges))
+    if verdict is Verdict.INCONCLUSIVE:
         return machine
     differ = list(effects(comparison, record, baseline))
     causes = _ranked(_rooted(differ, comparison, record, baseline))
@@ -147,6 +151,7 @@ def attribute(comparison: Comparison, *, log: str = "") -> tuple[Cause, ...]:
     elif causes and versions:
         evidence = (*causes[0].evidence, f"changed with it: {'; '.join(versions)}")
         causes[0] = replace(causes[0], evidence=evidence)
+    causes = _located(causes, diverges)
     return _with_log([*causes, *_rest(causes, differ), *machine], log)
 
 
@@ -294,6 +299,15 @@ def _rest(causes: list[Cause], effects: list[Effect]) -> list[Cause]:
     if rest < UNEXPLAINED_REL or any(cause.share is None for cause in causes):
         return []
     return [Cause(kind="unexplained", summary="the rest", share=rest, evidence=slow)]
+
+
+def _located(causes: list[Cause], diverges: str) -> list[Cause]:
+    """Where the outputs leave the reference: evidence of the first cause, or all that is known."""
+    if not diverges:
+        return causes
+    if not causes:
+        return [Cause(kind="unexplained", summary=diverges)]
+    return [replace(causes[0], evidence=(diverges, *causes[0].evidence)), *causes[1:]]
 
 
 def _with_log(causes: list[Cause], log: str) -> tuple[Cause, ...]:

@@ -8,7 +8,6 @@ import faulthandler
 import importlib
 import json
 import os
-import pickle
 import select
 import signal
 import sys
@@ -18,10 +17,10 @@ import warnings
 from pathlib import Path
 from typing import Any, NoReturn
 
-import cloudpickle
 import psutil
 
-from pytest_portability.errors import ChildFailed, DoesNotFit, PortabilityError
+from pytest_portability import answers
+from pytest_portability.errors import error_text
 
 START_LIMIT_S = 120.0
 """Most that starting a server with its preloads may take."""
@@ -30,11 +29,6 @@ _FIRST = ("json", "random", "secrets", "statistics", "numpy.random")
 """What is imported before the caller's path holds, in which a file may have such a name."""
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-
-
-def error_text(exc: BaseException) -> str:
-    """Type and message, whatever its ``__str__`` does."""
-    return "".join(traceback.format_exception_only(exc)).strip()
 
 
 def kill_group(pid: int) -> None:
@@ -217,37 +211,8 @@ def run_job(directory: str) -> None:
     faulthandler.enable()  # a segfault leaves its stack in the log
     importlib.invalidate_caches()  # the server may have listed a folder before it was filled
     _print_at_once()
-    job = Path(directory)
-    error = _attempt(job)
-    if error is not None:
-        (job / "error").write_bytes(pickle.dumps((str(error), _pickled(error))))
+    answers.give(Path(directory))
     _flush()
-
-
-def _attempt(job: Path) -> PortabilityError | None:
-    problem = "the call cannot be read in the child process: "
-    try:
-        function, args = pickle.loads((job / "call").read_bytes())
-        problem = ""
-        value = function(*args)
-        problem = f"the result, a {type(value).__name__}, cannot be sent back by the child: "
-        with (job / "value").open("wb") as stream:
-            cloudpickle.dump(value, stream)
-    except PortabilityError as exc:
-        return exc
-    except MemoryError as exc:
-        return DoesNotFit(f"out of memory: {exc}".rstrip(": "))
-    except BaseException as exc:  # noqa: BLE001 - the parent decides what it means
-        traceback.print_exc()
-        return ChildFailed(problem + error_text(exc))
-    return None
-
-
-def _pickled(error: PortabilityError) -> bytes:
-    try:
-        return bytes(cloudpickle.dumps(error))
-    except Exception:  # noqa: BLE001 - a class of the user's may refuse in any way; the text is safe
-        return b""
 
 
 def _print_at_once() -> None:

@@ -267,7 +267,7 @@ def _machine(now: Figures, then: Figures, slower: float, drift: float) -> list[s
         copied = [(side.copy_bandwidth or 0.0) / 1e9 for side in (then, now)]
         found.append(
             f"this machine copied {copied[0]:.1f} GB/s in memory then, {copied[1]:.1f} GB/s now: "
-            f"that may have made the build up to {abs(drift):.0%} "
+            f"that may have made the build up to {math.expm1(abs(drift)):.0%} "
             f"{'slower' if drift > 0 else 'faster'}"
         )
     return found

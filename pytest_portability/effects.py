@@ -37,12 +37,7 @@ def effects(comparison: Comparison, record: Record, baseline: Record) -> Iterato
         yield from _accuracy(comparison, record, baseline)
     if verdict is Verdict.STALE and comparison.speed is not Verdict.REGRESSED:
         return
-    same = record.key.runtime == baseline.key.runtime and record.vendor == baseline.vendor
-    if same:
-        changes = kernels.diff(baseline.path, record.path)
-    else:
-        profiles = path_profiles.profile(baseline.path), path_profiles.profile(record.path)
-        changes = path_profiles.diff_profiles(*profiles)
+    changes = path_changes(record, baseline)
     clock = _Clock.of(comparison)
     for change in changes:
         yield from _from_change(change, record, baseline, clock)
@@ -51,6 +46,14 @@ def effects(comparison: Comparison, record: Record, baseline: Record) -> Iterato
     if verdict is not Verdict.PARITY:
         yield from _slow(record, baseline, changes, clock)
         yield from _host(comparison, record, clock)
+
+
+def path_changes(record: Record, baseline: Record) -> tuple[Change, ...]:
+    """How the kernel paths differ: kernel by kernel of one runtime and vendor, else by profiles."""
+    if record.key.runtime == baseline.key.runtime and record.vendor == baseline.vendor:
+        return kernels.diff(baseline.path, record.path)
+    profiles = path_profiles.profile(baseline.path), path_profiles.profile(record.path)
+    return path_profiles.diff_profiles(*profiles)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +134,9 @@ def _placed(record: Record, baseline: Record, changes: Iterable[Change]) -> Iter
 
 def _compiled(record: Record, baseline: Record) -> Iterator[Effect]:
     if record.compiled is False and baseline.compiled:
-        yield Effect("launches", "the compiler declined and the model ran eagerly")
+        partly = record.options.get("backend", "inductor") in record.providers
+        what = "left part of the model eager" if partly else "declined and the model ran eagerly"
+        yield Effect("launches", f"the compiler {what}")
     old, new = baseline.graph_breaks, record.graph_breaks
     if old is not None and new is not None and new > old:
         yield Effect("launches", f"graph breaks: {old} → {new}")
@@ -141,7 +146,7 @@ def _times(path: KernelPath) -> dict[Kernel, tuple[int, float]]:
     """Kernel → launches and share of time, for the kernels whose time is known."""
     found: dict[Kernel, tuple[int, float]] = {}
     for use in path.uses:
-        if use.share is not None:
+        if use.share is not None and use.launches > 0:
             launches, share = found.get(use.kernel, (0, 0.0))
             found[use.kernel] = (launches + use.launches, share + use.share)
     return found

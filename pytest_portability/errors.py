@@ -14,6 +14,8 @@ PortabilityError
 
 from __future__ import annotations
 
+import traceback
+
 
 class PortabilityError(Exception):
     """Something went wrong that the user can act upon; the message says what and how.
@@ -73,3 +75,16 @@ class RecordError(PortabilityError):
 
 class PortabilityWarning(UserWarning):
     """A measurement was taken and judged, and something about it deserves attention."""
+
+
+def error_text(exc: BaseException) -> str:
+    """Type and message, whatever its ``__str__`` does."""
+    return "".join(traceback.format_exception_only(exc)).strip()
+
+
+def message(exc: BaseException) -> str:
+    """What an exception says, else its type; the ``__str__`` of a user's class may raise."""
+    try:
+        return str(exc) or type(exc).__name__
+    except Exception:  # noqa: BLE001 - see above
+        return type(exc).__name__

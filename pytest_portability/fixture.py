@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from pytest_portability import compare, run, settings, verdicts
 from pytest_portability.compare import Comparison
-from pytest_portability.errors import PortabilityError, UsageError
+from pytest_portability.errors import PortabilityError, UsageError, error_text
 from pytest_portability.ledger import Claims, Updates
 from pytest_portability.pipeline import Ask, Item, Pipeline, Result
 from pytest_portability.report import Entry, terminal
@@ -213,7 +213,7 @@ class Portability:
             added = self._host.causes(self._node, result.comparison)
             return replace(result, causes=run.added_causes(added, result.causes))
         except Exception as exc:  # noqa: BLE001 - a conftest's mistake must not lose what was found
-            comparison, what = result.comparison, f"{type(exc).__name__}: {exc}"
+            comparison, what = result.comparison, error_text(exc)
             said = f"hook pytest_portability_causes could not be used: {what}"
             warnings = (*comparison.warnings, said)
             return replace(result, comparison=replace(comparison, warnings=warnings))

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_portability import compare, kernels, records, verdicts
-from pytest_portability.children import error_text
 from pytest_portability.compare import Comparison
-from pytest_portability.errors import RecordError, UsageError
+from pytest_portability.errors import RecordError, UsageError, error_text
 from pytest_portability.pipeline import Item
 from pytest_portability.records import Accepted, Key, Record
 from pytest_portability.report import Entry, Report
@@ -102,16 +101,17 @@ def _refreshed(baseline: Record, record: Record) -> Record:
     """The baseline with the facts that changed at no cost; its figures stay what they were."""
     rerouted = kernels.diff(baseline.path, record.path)
     metrics = {**record.parity.metrics, **baseline.parity.metrics}  # one may have been added
+    seen = record.path.evidence != "none"  # what is known by the path alone is not lost with it
     return replace(
         baseline,
         model=record.model,
         parity=replace(baseline.parity, metrics=metrics),
-        effective=record.effective,
+        effective=record.effective if seen else record.effective or baseline.effective,
         # Shares of time differ at every run: only another path is another fact.
         path=record.path if rerouted else baseline.path,
         toolchain=record.toolchain,
         options=record.options,
-        providers=record.providers,
+        providers=record.providers if seen else record.providers or baseline.providers,
         threads=record.threads,
         graph_breaks=record.graph_breaks,
         compiled=record.compiled,

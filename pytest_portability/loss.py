@@ -167,7 +167,7 @@ def expected(axis: str, check: Record, baseline: Record, contended: float | None
 
 def _unrest(axis: Axis) -> float:
     seen = axis.unrest_rel
-    return UNKNOWN_UNREST if seen is None or not math.isfinite(seen) else max(0.0, seen)
+    return UNKNOWN_UNREST if seen is None or not math.isfinite(seen) else min(max(0.0, seen), 10.0)
 
 
 def loss(

@@ -116,6 +116,60 @@ def _check_external(proto: Any, folder: Path | None, name: str) -> None:
             raise ModelError(msg)
 
 
+def inputs(graph: Any) -> list[str]:
+    """Names of the inputs that have to be given: those without a default."""
+    constant = {tensor.name for tensor in graph.initializer}
+    return [value.name for value in graph.input if value.name not in constant]
+
+
+def reads(node: Any) -> list[str]:
+    """Names of the tensors that a node reads, those that its subgraphs capture included."""
+    names = [name for name in node.input if name]
+    for attribute in node.attribute:
+        for graph in [attribute.g] if attribute.HasField("g") else attribute.graphs:
+            own = {value.name for value in (*graph.input, *graph.initializer)}
+            own |= {name for inner in graph.node for name in inner.output}
+            inner_reads = [name for inner in graph.node for name in reads(inner)]
+            inner_reads += [value.name for value in graph.output]
+            names += [name for name in inner_reads if name not in own]
+    return names
+
+
+def cut(proto: Any, tensor: str) -> Any:
+    """The model up to one tensor of its main graph, which is its only output.
+
+    ``onnx.utils.Extractor`` does the same but for what subgraphs capture, which it drops.
+
+    Args:
+        proto: with inferred types.
+        tensor: name of a tensor that a node makes and whose type is known.
+    """
+    from onnx import helper  # noqa: PLC0415 - heavy
+
+    whole = proto.graph
+    wanted, kept = {tensor, *inputs(whole)}, []
+    for node in reversed(whole.node):
+        if wanted.intersection(node.output):
+            wanted.update(reads(node))
+            kept.append(node)
+    known = {value.name: value for value in (*whole.value_info, *whole.output)}
+    graph = helper.make_graph(
+        kept[::-1],
+        whole.name,
+        [value for value in whole.input if value.name in wanted],
+        [known[tensor]],
+        [weight for weight in whole.initializer if weight.name in wanted],
+        value_info=[v for name, v in known.items() if name in wanted and name != tensor],
+        sparse_initializer=whole.sparse_initializer,
+    )
+    return helper.make_model(
+        graph,
+        ir_version=proto.ir_version,
+        opset_imports=proto.opset_import,
+        functions=proto.functions,
+    )
+
+
 _QUANTISED = ("QuantizeLinear", "DequantizeLinear", "QLinear", "MatMulInteger", "ConvInteger")
 
 

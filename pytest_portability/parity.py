@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -224,6 +224,9 @@ class ParityVerdict:
     tolerance: float = 0.0
 
 
+UNREFERENCED = "no reference: whether the build is faithful to its source is not known"
+
+
 def tolerance(effective: str, floor_rel: float, override: float | None = None) -> float:
     """Allowed relative L2 error of an output.
 
@@ -318,23 +321,40 @@ def judge(
     )
 
 
+def between(now: Computed, then: Computed) -> ParityVerdict:
+    """Judge two stored records: whether they computed the same.
+
+    Each holds what it was held against; that is not computed again.
+    """
+    judged = judge(now, then, None)
+    return replace(judged, notes=tuple(n for n in judged.notes if n != UNREFERENCED))
+
+
 def _unfaithful(
     reference: Reference | None, then: Computed | None, allowed: float, notes: list[str]
 ) -> tuple[str, ...]:
     """What is wrong against the reference; an error that the record holds was accepted before."""
     if reference is None:
-        notes.append("no reference: whether the build is faithful to its source is not known")
+        notes.append(UNREFERENCED)
         return ()
     accepted = then.parity.error_rel if then is not None else 0.0
     if allowed < accepted < math.inf:
         notes.append(f"an error of {accepted:.2g} against the reference is the record's, too")
         allowed = accepted * (1 + SKETCH_REL)
-    empty = [
-        f"output {d.name!r}: all {d.elements} elements are NaN or infinite, in the reference too: "
-        "nothing can be compared"
-        for d in reference.differences.outputs
-        if d.elements and d.nonfinite == d.elements and not d.misplaced
-    ]
+    empty = []
+    for d in reference.differences.outputs:
+        if not d.nonfinite or d.misplaced:
+            continue
+        if d.nonfinite == d.elements:
+            empty.append(
+                f"output {d.name!r}: all {d.elements} elements are NaN or infinite, in the "
+                "reference too: nothing can be compared"
+            )
+        elif then is None:  # a record holds their positions: from then on they are compared
+            notes.append(
+                f"output {d.name!r}: {d.nonfinite} of {d.elements} elements are NaN or infinite, "
+                "as in the reference: only the others are compared"
+            )
     return (*empty, *reference.differences.failures(allowed, "the reference"))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from pytest_portability import (
     attribute,
     compare,
+    divergence,
     parity,
     recording,
     records,
@@ -275,10 +276,26 @@ class Pipeline:
         return Result(
             key=record.key,
             comparison=comparison,
-            causes=attribute.attribute(comparison, log=log),
+            causes=attribute.attribute(
+                comparison, log=log, diverges=self._diverges(item, ask, built, comparison)
+            ),
             measurement=measurement,
             outputs=first.outputs,
         )
+
+    def _diverges(self, item: Item, ask: Ask, built: _Built, comparison: Comparison) -> str:
+        """Where inside the model the build leaves its reference; empty if it does not."""
+        judged = comparison.parity
+        if judged is None or judged.faithful is not False or ask.reference is not None:
+            return ""  # nor is anything inside a reference that the test gave known
+        if comparison.verdict is not Verdict.PARITY:
+            return ""
+        self._progress(f"{ask.name} {item.id}: looking for the first node that diverges")
+        job = self._job(item, ask, built, first=False)
+        try:
+            return str(self._call(item, ask, divergence.first, job, judged.tolerance))
+        except PortabilityError as exc:
+            return f"where it diverges could not be told: {str(exc).partition(chr(10))[0]}"
 
     def _record(
         self, item: Item, ask: Ask, built: _Built, measurement: Measurement, found: parity.Parity
@@ -307,6 +324,9 @@ class Pipeline:
                 if batch == 1:
                     raise
                 return self._describe(item, ask, batch // 2)
+            if died := self._servers.unfinished:
+                trouble = subject.untold(died)
+                self._subjects[at] = replace(self._subjects[at], trouble=trouble)
         built = _Built(source=source, subject=self._subjects[at], batch=batch)
         kinds, kind = item.runtime.kinds, built.subject.facts.kind
         if reason := _refusal(item):
@@ -364,8 +384,11 @@ class Pipeline:
                 if built.batch == 1:
                     raise
                 built = self._describe(item, ask, built.batch // 2)
-            else:
-                return built, outcome
+                continue
+            if died := self._servers.unfinished:
+                path = worker.no_path(job, died)
+                outcome = replace(outcome, repeat=replace(outcome.repeat, path=path))
+            return built, outcome
 
     def _job(self, item: Item, ask: Ask, built: _Built, *, first: bool) -> Job:
         target = item.target

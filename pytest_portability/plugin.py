@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_portability import selection, settings
-from pytest_portability.errors import PortabilityError, PortabilityWarning
+from pytest_portability.errors import PortabilityError, PortabilityWarning, error_text, message
 
 if TYPE_CHECKING:
     from pytest_portability.compare import Comparison
@@ -47,30 +47,7 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare the options and their ini twins, all but ``--update-baselines``."""
-    group = parser.getgroup("portability", "performance portability of models")
-    group.addoption(
-        "--portability",
-        action="store_true",
-        help="build, measure and judge the tests that ask for the portability fixture",
-    )
-    group.addoption(
-        "--portability-accept",
-        metavar="REASON",
-        type=settings.reason,
-        help="with --update-baselines: also write records that are worse, and why",
-    )
-    for declared in settings.DECLARED.values():
-        if declared.option:
-            group.addoption(
-                declared.option,
-                metavar=declared.metavar,
-                action="append" if declared.many else "store",
-                default=None,
-                help=f"{declared.help} (ini: {declared.ini})",
-            )
-        if declared.name != "known":
-            kind: Any = "linelist" if declared.many else "string"
-            parser.addini(declared.ini, declared.help, type=kind, default=None)
+    settings.declare(parser)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -156,12 +133,33 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             raise pytest.Collector.CollectError(str(exc)) from exc
 
 
+def pytest_deselected(items: Sequence[pytest.Item]) -> None:
+    """Remember that a test of ours was not selected."""
+    for item in items:
+        if selection.is_meant(item, __name__):
+            item.config.stash[deselected_key] = True
+
+
+def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
+    """Say why ``-m rocm`` selects none of ours where nothing is measured."""
+    meant = selection.asks(config.getoption("markexpr", default="") or "")
+    if run_key in config.stash or deselected_key not in config.stash or not meant:
+        return []
+    return [f"portability: with -m, {meant!r} is only there under --portability"]
+
+
 @pytest.fixture
 def portability(request: pytest.FixtureRequest) -> Portability:
-    """Build, measure and judge the model of this test: ``portability.check(model, inputs)``.
+    """Build, measure and judge a model on what is here: ``portability.check(model, inputs)``.
 
-    Parametrized over the chosen targets × runtimes × precisions × batches under
-    ``--portability``; without the flag the test is skipped.
+    ``model`` is a path to an ONNX file, an ``onnx.ModelProto``, a ``torch.nn.Module`` or a function
+    that makes one; ``inputs`` is a function ``(batch, rng)`` that makes arrays, or ready ones.
+    ``check`` also takes ``metric``, ``reference``, ``name``, ``options`` and more, fails the test
+    by its verdict and returns what was measured: ``help(pytest_portability.Portability.check)``.
+
+    The test runs once for each target × runtime × precision × batch that ``--portability``, the ini
+    file and the ``portability`` marker choose (``pytest --markers``); without the flag it is
+    skipped. ``--update-baselines`` records.
     """
     hooks = request.config.stash.get(run_key, None)
     if hooks is None:
@@ -376,7 +374,7 @@ class RunHooks:
             report.outcome, report.longrepr = "failed", f"check failed and the test went on: {ours}"
         self._failure = None  # said once
         if entries is None and asked is not None and (why or call.when == "call"):
-            reason = str(why.value) or why.typename if why else str(ours or ledger.UNCHECKED)
+            reason = message(why.value) if why else str(ours or ledger.UNCHECKED)
             if why is None and ours is None:
                 report.outcome, report.longrepr = "failed", reason
             name = selection.name(item)
@@ -465,8 +463,7 @@ class RunHooks:
         try:
             self._config.hook.pytest_portability_report(config=self._config, report=self.report)
         except Exception as exc:  # noqa: BLE001 - a conftest's mistake must not lose the report
-            what = f"{type(exc).__name__}: {exc}"
-            self.report.problems.append(f"hook pytest_portability_report raised {what}")
+            self.report.problems.append(f"hook pytest_portability_report raised {error_text(exc)}")
         wanted = self.setting("report")
         typed = wanted.source == "command line"  # as pytest takes paths: an ini file's from its own
         for kind, path in wanted.value:
@@ -485,7 +482,7 @@ class RunHooks:
         for line in terminal.lines(self.report):
             terminalreporter.write_line(line)
         for complaint in self.report.complaints:
-            terminalreporter.write_line(f"portability: {complaint}", red=True)
+            terminalreporter.write_line(terminal.harmless(f"portability: {complaint}"), red=True)
 
     def pytest_unconfigure(self) -> None:
         """End the processes the run started."""
@@ -495,6 +492,7 @@ class RunHooks:
 
 
 run_key = pytest.StashKey[RunHooks]()
+deselected_key = pytest.StashKey[bool]()
 entries_key = pytest.StashKey["list[Entry]"]()
 """What an item measured and no report carries yet."""
 ENDINGS = (pytest.skip.Exception, pytest.xfail.Exception)  # of a test that did not fail

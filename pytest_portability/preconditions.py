@@ -42,7 +42,8 @@ def doubts(
     record: Record, repeats: Sequence[Repeat], parity: ParityVerdict | None
 ) -> tuple[str, ...]:
     """What speaks against a measurement without deciding a verdict, one sentence each."""
-    return (*_unknown(record), *(parity.notes if parity else ()), *_doubts(repeats))
+    blind = record.path.caveats if record.path.evidence == "none" else ()
+    return (*_unknown(record), *(parity.notes if parity else ()), *_doubts(repeats), *blind)
 
 
 def _misplaced(record: Record, measurement: Measurement | None) -> _Found:

@@ -42,6 +42,12 @@ def names(expression: str) -> list[str]:
     return sorted({*VENDORS, *PLATFORMS, *FAMILIES, *asked})
 
 
+def asks(expression: str) -> str:
+    """The first name that an expression of ``-m`` wants and we register; else empty."""
+    words = re.findall(r"[\w-]+", re.sub(r"\bnot\s+[\w-]+", "", expression))
+    return next((word for word in words if word in names(expression)), "")
+
+
 def name(node: Any) -> str:
     """The name of a test's model where it gives none."""
     full: str = getattr(node, "originalname", node.name)
@@ -57,15 +63,17 @@ def marker(node: Any) -> Mapping[str, Any]:
     return merged
 
 
-def is_meant(metafunc: Any, module: str) -> bool:
-    """Whether a test asks for the fixture ``portability`` of a module, maybe through another.
+def is_meant(test: Any, module: str) -> bool:
+    """Whether a test or item asks for a module's fixture ``portability``, maybe through another.
 
     A project may have a fixture of that name, which hides it or asks for it.
     """
-    known: Mapping[str, Sequence[Any]] = getattr(metafunc, "_arg2fixturedefs", {})
+    known: Mapping[str, Sequence[Any]] = getattr(test, "_arg2fixturedefs", None) or getattr(
+        getattr(test, "_fixtureinfo", None), "name2fixturedefs", {}
+    )
     for definition in reversed(known.get("portability", ())):
         if definition.func.__module__ == module:
-            return "portability" in metafunc.fixturenames
+            return "portability" in test.fixturenames
         if "portability" not in definition.argnames:
             return False
     return False

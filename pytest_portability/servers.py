@@ -13,10 +13,8 @@ import contextlib
 import hashlib
 import json
 import os
-import pickle
 import select
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -33,16 +31,14 @@ from typing import Any
 import cloudpickle
 import psutil
 
-from pytest_portability.children import START_LIMIT_S, error_text, kill_group, kill_tree
-from pytest_portability.errors import ChildFailed, DoesNotFit, PortabilityError
+from pytest_portability import answers
+from pytest_portability.answers import ended, tail
+from pytest_portability.children import START_LIMIT_S, kill_group, kill_tree
+from pytest_portability.errors import ChildFailed
 
 CAN_FORK = sys.platform == "linux"
 MOST_SERVERS = 4
 """A server with torch preloaded holds some 300 MB: the least recently used one is closed."""
-
-LOG_LINES = 30
-LOG_COLUMNS = 500
-LOG_BYTES = 1 << 16
 
 # Only ``sys`` before the path is set: whatever else is imported could be a file of the caller's
 # working directory that has the name of a standard module.
@@ -69,6 +65,7 @@ class Servers:
         self._calls = 0
         self._turn = threading.Lock()  # a server answers one call at a time
         self._log = ""
+        self._unfinished = ""
         try:
             _sweep(Path(tempfile.gettempdir()))
             self._directory = Path(tempfile.mkdtemp(prefix=f"{_ours()}{os.getpid()}-"))
@@ -80,6 +77,11 @@ class Servers:
     def log(self) -> str:
         """The last lines that the latest child wrote."""
         return self._log
+
+    @property
+    def unfinished(self) -> str:
+        """How the latest child ended, if the value is what it had left by then; else empty."""
+        return self._unfinished
 
     @property
     def directory(self) -> Path:
@@ -160,6 +162,7 @@ class Servers:
         self, call: bytes, environment: Mapping[str, str], preload: Sequence[str], limit_s: float
     ) -> Any:
         self._calls += 1
+        self._unfinished = ""
         job = self._directory / f"call-{self._calls}"
         try:
             job.mkdir()
@@ -167,12 +170,14 @@ class Servers:
             Path.cwd()  # where it is gone, an interpreter that starts there says so in many ways
             kills = _memory_kills()
             code = self._run(job, environment, preload, limit_s)
-            return _value(job, code, limit_s, out_of_memory=_memory_kills() > kills)
+            starved = _memory_kills() > kills
+            value, self._unfinished = answers.take(job, code, limit_s, out_of_memory=starved)
         except OSError as exc:
             raise ChildFailed(self._no_room(exc)) from exc
         finally:
-            self._log = _tail(job / "log")
+            self._log = tail(job / "log")
             shutil.rmtree(job, ignore_errors=True)
+        return value
 
     def _run(
         self, job: Path, environment: Mapping[str, str], preload: Sequence[str], limit_s: float
@@ -256,14 +261,14 @@ class _Server:
             if package:
                 raise _PreloadError(package, reason)
             msg = f"a fork server did not start: {reason}"
-            raise ChildFailed(msg, log=_tail(self._log))
+            raise ChildFailed(msg, log=tail(self._log))
 
     def _last_words(self) -> str:
         try:
-            ended = _ended(self._process.wait(timeout=1))
+            how = ended(self._process.wait(timeout=1))
         except subprocess.TimeoutExpired:
-            ended = f"took longer than {START_LIMIT_S:g} s"
-        return f"the process {ended}\n{_tail(self._log)}".strip()
+            how = f"took longer than {START_LIMIT_S:g} s"
+        return f"the process {how}\n{tail(self._log)}".strip()
 
     @property
     def alive(self) -> bool:
@@ -291,7 +296,7 @@ class _Server:
         message = self._receive(START_LIMIT_S)
         if message is None:
             msg = "the fork server that should run the child died"
-            raise ChildFailed(msg, log=_tail(job / "log") or _tail(self._log))
+            raise ChildFailed(msg, log=tail(job / "log") or tail(self._log))
         return int(message[what])
 
     def _receive(self, limit_s: float) -> dict[str, Any] | None:
@@ -426,55 +431,6 @@ def _spawn(job: Path, variables: dict[str, str], limit_s: float) -> int | None:
         process.stdin.close()
 
 
-def _value(job: Path, code: int | None, limit_s: float, *, out_of_memory: bool) -> Any:
-    """What the child left in its directory: the value is returned, the error raised."""
-    log = _tail(job / "log")
-    if code is None:
-        msg = (
-            f"no answer within the time limit of {limit_s:g} s; the child was killed (the ini key "
-        )
-        msg += "portability_time_limit sets another limit)"
-        raise ChildFailed(msg, log=log, signal_number=getattr(signal, "SIGKILL", None))
-    if code < 0:
-        if _ended(code) == "was killed by SIGKILL" and out_of_memory:
-            msg = "the kernel killed the child for want of memory (SIGKILL)"
-            raise DoesNotFit(msg)
-        msg = f"the child {_ended(code)}"
-        raise ChildFailed(msg, log=log, signal_number=-code)
-    if (job / "error").exists():
-        text, data = pickle.loads((job / "error").read_bytes())
-        raise _error(text, data, log)
-    if code or not (job / "value").exists():
-        msg = f"the child {_ended(code)} and no result"
-        raise ChildFailed(msg, log=log)
-    try:
-        with (job / "value").open("rb") as stream:
-            return pickle.load(stream)
-    except Exception as exc:
-        msg = f"the result of the child cannot be read here: {error_text(exc)}"
-        raise ChildFailed(msg, log=log) from exc
-
-
-def _error(text: str, data: bytes, log: str) -> PortabilityError:
-    try:
-        error = pickle.loads(data)
-    except Exception:  # noqa: BLE001 - a class of the user's may refuse in any way; the text is safe
-        error = None
-    if not isinstance(error, PortabilityError):
-        return ChildFailed(text, log=log)
-    error.log = log
-    return error
-
-
-def _ended(code: int) -> str:
-    if code >= 0:
-        return f"ended with exit code {code}"
-    try:
-        return f"was killed by {signal.Signals(-code).name}"
-    except ValueError:  # a real-time signal has no name
-        return f"was killed by signal {-code}"
-
-
 def _memory_kills() -> int:
     """How often the kernel's out-of-memory killer struck on this machine, 0 where unknown."""
     try:
@@ -483,13 +439,3 @@ def _memory_kills() -> int:
         return 0
     pairs = (line.split() for line in counters.splitlines())
     return sum(int(count) for name, count in pairs if name == "oom_kill")
-
-
-def _tail(log: Path) -> str:
-    try:
-        with log.open("rb") as stream:
-            stream.seek(max(0, log.stat().st_size - LOG_BYTES))
-            text = stream.read(LOG_BYTES).decode(errors="replace")
-    except OSError:
-        return ""
-    return "\n".join(line[:LOG_COLUMNS] for line in text.strip().splitlines()[-LOG_LINES:])

@@ -387,3 +387,31 @@ def on_target(setting: Setting[Any], target_id: str, fallback: Setting[Any]) -> 
         if fnmatchcase(target_id, pattern):
             return Setting(value, setting.source)
     return fallback
+
+
+def declare(parser: Any) -> None:
+    """Declare options and ini keys to pytest's parser, all but ``--update-baselines``."""
+    group = parser.getgroup("portability", "performance portability of models")
+    group.addoption(
+        "--portability",
+        action="store_true",
+        help="build, measure and judge the tests that ask for the portability fixture",
+    )
+    group.addoption(
+        "--portability-accept",
+        metavar="REASON",
+        type=reason,
+        help="with --update-baselines: also write records that are worse, and why",
+    )
+    for declared in DECLARED.values():
+        if declared.option:
+            group.addoption(
+                declared.option,
+                metavar=declared.metavar,
+                action="append" if declared.many else "store",
+                default=None,
+                help=f"{declared.help} (ini: {declared.ini})",
+            )
+        if declared.name != "known":
+            kind: Any = "linelist" if declared.many else "string"
+            parser.addini(declared.ini, declared.help, type=kind, default=None)

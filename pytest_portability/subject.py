@@ -12,19 +12,19 @@ import logging
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pytest_portability import models
+from pytest_portability import answers, models
 from pytest_portability.errors import (
     BuildError,
     DoesNotFit,
     InputsError,
     ModelError,
     PortabilityError,
-    Unsupported,
 )
 from pytest_portability.models import Arrays, Model, ModelFacts
 from pytest_portability.outputs import error_rel
@@ -99,26 +99,35 @@ def describe(source: Source, batch: int, fits: int) -> Subject:
         ModelError: the model cannot be read.
         InputsError: the inputs do not fit it, making them or the reference raised, or the
             reference gives no arrays.
-        DoesNotFit: making the inputs or the reference ran out of memory.
+        DoesNotFit: making the inputs ran out of memory.
     """
+    answers.doing("reading the model")
     model = source.load()
     facts = models.describe(model)
+    answers.doing("making its inputs")
     given, own_reference = unpickle(source.inputs)
     made = fits if callable(given) else batch
     arrays = models.bind(_make_inputs(given, made), facts, made, torch_module(model))
     arrays = _cut(arrays, made, fits)
+    answers.doing("computing its reference")
     if own_reference is not None:
         outputs = _own_reference(own_reference, arrays, facts)
         if not callable(own_reference):
             outputs = _cut(outputs, batch, fits)
         own = Reference(outputs=outputs, name="given by the test")
         return Subject(facts=facts, inputs=arrays, reference=own)
+    without = partial(Subject, facts=facts, inputs=arrays, reference=None)
+    answers.leave(without())  # whatever becomes of the reference
     try:
-        reference = _reference(model, arrays)
-    except (BuildError, DoesNotFit, MemoryError, Unsupported) as exc:
-        trouble = f"no reference, so parity with it is not known: {exc}; give reference="
-        return Subject(facts=facts, inputs=arrays, reference=None, trouble=trouble)
-    return Subject(facts=facts, inputs=arrays, reference=reference)
+        right = reference(model, arrays)
+    except Exception as exc:  # noqa: BLE001 - the build can be measured without; why is said
+        return without(trouble=untold(str(exc) or type(exc).__name__))
+    return Subject(facts=facts, inputs=arrays, reference=right)
+
+
+def untold(why: str) -> str:
+    """What is said of a model whose reference could not be computed."""
+    return f"no reference, so parity with it is not known: {why}; give reference="
 
 
 def _cut(arrays: Arrays, batch: int, fits: int) -> Arrays:
@@ -190,7 +199,14 @@ def _reference_array(name: str, value: Any) -> models.Array:
         raise InputsError(msg) from exc
 
 
-def _reference(model: Model, inputs: Arrays) -> Reference:
+def reference(model: Model, inputs: Arrays) -> Reference:
+    """Compute a model on the CPU as exactly as it can be, and how far rounding alone moves it.
+
+    Raises:
+        BuildError: it cannot be run there.
+        Unsupported: likewise, or the library that would do it is not installed.
+        DoesNotFit: memory ran out.
+    """
     if model.kind == "torch":
         return _torch_reference(model, inputs)
     try:
@@ -199,29 +215,31 @@ def _reference(model: Model, inputs: Arrays) -> Reference:
         return _onnx_reference(model, inputs)
     options: dict[str, Any] = {"graph_optimization_level": "ORT_DISABLE_ALL"}
     one, two = ({**options, "intra_op_num_threads": threads} for threads in (1, 2))
-    reference = _run("onnxruntime.cpu", model, inputs, one)
+    plain = _run("onnxruntime.cpu", model, inputs, one)
     others = (
         _run("onnxruntime.cpu", model, inputs, two),
         _run("onnxruntime.cpu", model, _nudged(inputs), one),
     )
-    floor = max(error_rel(other, reference).worst_rel for other in others)
+    floor = max(error_rel(other, plain).worst_rel for other in others)
     name = "onnxruntime.cpu in fp32 without optimiser"
-    return Reference(outputs=reference, name=name, floor_rel=floor)
+    return Reference(outputs=plain, name=name, floor_rel=floor)
 
 
 def _nudged(inputs: Arrays) -> Arrays:
-    """The inputs, every floating element moved to a neighbouring number of its type.
+    """The inputs, every fractional element moved to a neighbouring number of its type.
 
     What that does to the outputs is the model's own sensitivity to rounding, which no build in
     the same precision can be below.
     """
     rng = np.random.default_rng(INPUT_SEED)
-    return {
-        name: np.nextafter(a, np.where(rng.random(a.shape) < 0.5, -np.inf, np.inf).astype(a.dtype))
-        if a.dtype.kind == "f"
-        else a
-        for name, a in inputs.items()
-    }
+
+    def moved(a: models.Array) -> models.Array:
+        up = np.where(rng.random(a.shape) < 0.5, -np.inf, np.inf).astype(a.dtype)
+        # Whole numbers may be flags or indices, the largest ones masks: they carry no rounding.
+        exact = (a == np.trunc(a)) | ~np.isfinite(a)
+        return np.where(exact, a, np.nextafter(a, up))
+
+    return {name: moved(a) if a.dtype.kind == "f" else a for name, a in inputs.items()}
 
 
 def _onnx_reference(model: Model, inputs: Arrays) -> Reference:

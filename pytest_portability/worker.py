@@ -7,13 +7,13 @@ import math
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from pytest_portability import convert, models, sensors, targets, yardstick
+from pytest_portability import answers, convert, models, sensors, targets, yardstick
 from pytest_portability.errors import BuildError
 from pytest_portability.kernels import KernelPath
 from pytest_portability.measure import Stopwatch
@@ -61,6 +61,7 @@ def prepare(
     Returns:
         Facts: exporter, op-set, converter.
     """
+    answers.doing("converting the model")
     model = source.load()
     facts: dict[str, str] = {}
     path = model.path
@@ -128,19 +129,30 @@ class Outcome:
 
 def measure(job: Job) -> Outcome:
     """Build, time, and take outputs, task metric and (if sampled) the kernel path."""
+    outcome, request = _timed(job)
+    if not job.sampling.trace:
+        return outcome
+    answers.leave(outcome)  # profilers crash and hang; what was measured by then is good
+    path, arena_bytes = _trace(job, request)
+    memory = replace(outcome.repeat.memory, arena_bytes=arena_bytes)
+    return replace(outcome, repeat=replace(outcome.repeat, path=path, memory=memory))
+
+
+def _timed(job: Job) -> tuple[Outcome, Request]:
     # Sensors and a device's yardstick first: their own memory must not count as the model's.
     on_cpu = job.platform == "cpu"
     fixed = None if on_cpu else _yardstick(job)
     watch = sensors.Watch(job.platform, job.address)
     resident = _Resident()
     request = Request(
-        model=_model(job),
+        model=model_of(job),
         handle=job.handle,
         platform=job.platform,
         precision=job.precision,
         options=job.options,
         cache_dir=job.cache_dir,
     )
+    answers.doing("building the model")
     start = time.perf_counter()
     build = job.runtime.build(request)
     build_s = time.perf_counter() - start
@@ -151,18 +163,19 @@ def measure(job: Job) -> Outcome:
             return fixed or yardstick.on_cpu(_threads(build, job.yardstick_threads or seen))
 
         stopwatch = Stopwatch(build, fixed_for, job.sampling, on_cpu=on_cpu)
+        answers.doing("timing the build")
         watch.start()
         timing = stopwatch.run()
         seen = watch.stop()
+        answers.doing("taking its outputs")
         outputs = build.fetch()
         process_bytes = resident.growth_bytes()
         device_bytes = build.device_memory_bytes()
         again = build.predict(job.inputs)
+        answers.doing("computing the task metric")
         metrics = _metrics(job.metric, build, request.model)
         observed = build.observed()
     bandwidth = yardstick.copy_bandwidth() if on_cpu else math.nan
-    path, arena_bytes = _trace(job, request)
-    memory = Memory(device_bytes=device_bytes, arena_bytes=arena_bytes, process_bytes=process_bytes)
     repeat = Repeat(
         windows=timing.windows,
         straight=timing.straight,
@@ -171,16 +184,15 @@ def measure(job: Job) -> Outcome:
         warmup_s=timing.warmup_s,
         steady=timing.steady,
         latency=timing.latency,
-        memory=memory,
+        memory=Memory(device_bytes=device_bytes, process_bytes=process_bytes),
         yardstick=timing.yardstick,
         observed=observed,
-        path=path,
         neighbours=timing.neighbours,
         at_once=timing.at_once,
         copy_bandwidth=bandwidth,
         sensors=seen,
     )
-    return Outcome(repeat=repeat, outputs=outputs, again=again, metrics=metrics)
+    return Outcome(repeat=repeat, outputs=outputs, again=again, metrics=metrics), request
 
 
 def _threads(build: Build, known: int) -> int:
@@ -199,22 +211,27 @@ def _yardstick(job: Job) -> Yardstick:
     return yardstick.on_build(build, job.runtime.name)
 
 
-def _model(job: Job) -> Model:
+def model_of(job: Job) -> Model:
+    """What the job builds: the converted file, or the test's own model."""
     if job.path is not None:
         return models.load(job.path, name=job.source.name)
     return job.source.load()
 
 
-def _trace(job: Job, request: Request) -> tuple[KernelPath | None, int | None]:
-    if not job.sampling.trace:
-        return None, None
+def _trace(job: Job, request: Request) -> tuple[KernelPath, int | None]:
+    answers.doing("taking the kernel path")
     try:
         path = job.runtime.trace(request, job.inputs)
     except Exception as exc:  # noqa: BLE001 - the figures are good; only how they arose is unknown
         traceback.print_exc()
-        caveat = f"the kernel path could not be taken: {type(exc).__name__}: {exc}"
-        path = KernelPath(runtime=job.runtime.name, evidence="none", caveats=(caveat,))
+        path = no_path(job, f"{type(exc).__name__}: {exc}")
     return path, getattr(job.runtime, "arena_peak_bytes", None)
+
+
+def no_path(job: Job, why: str) -> KernelPath:
+    """A kernel path of which nothing is known but the reason."""
+    caveat = f"the kernel path could not be taken: {why}"
+    return KernelPath(runtime=job.runtime.name, evidence="none", caveats=(caveat,))
 
 
 def _metrics(metric: Metric | None, build: Build, model: Model) -> dict[str, float]:

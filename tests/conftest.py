@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from case import Judged, judge
 from project import Project
 
 from pytest_portability import footprint, pipeline, runtimes
@@ -21,3 +22,10 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Proje
     for name in ("PYTEST_ADDOPTS", "NO_COLOR", "PY_COLORS", "FORCE_COLOR", "CI", "BUILD_NUMBER"):
         monkeypatch.delenv(name, raising=False)
     return Project(pytester)
+
+
+@pytest.fixture(scope="module")
+def judged(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Judged:
+    """What the bad builds of the cases of a module's name are called; made once for its tests."""
+    module = request.module.__name__.rpartition(".")[2].removeprefix("test_")
+    return judge(tmp_path_factory.mktemp(module), module)

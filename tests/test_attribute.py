@@ -26,6 +26,7 @@ from pytest_portability.attribute import KINDS, Cause, attribute, lost_time
 from pytest_portability.compare import decide, error
 from pytest_portability.kernels import KernelPath
 from pytest_portability.models import TensorSpec
+from pytest_portability.parity import ParityVerdict
 from pytest_portability.records import Record
 from pytest_portability.runtimes import Observed
 
@@ -170,6 +171,27 @@ def test_a_compiler_that_declined_takes_in_the_kernels_that_eager_mode_runs() ->
     assert first.summary == "the compiler declined and the model ran eagerly"
     assert first.evidence[-1] == "BackendCompilerFailed: no g++"
     assert others == []
+
+
+def test_a_compiler_that_left_a_part_eager_is_not_said_to_have_declined() -> None:
+    before = record(compiled=True, graph_breaks=0, providers={"inductor": 60})
+    check = slower(2.0, compiled=False, graph_breaks=1, providers={"inductor": 3})
+    asked = measurement(observed=Observed(asked_provider="inductor"))
+    first, *_ = causes(check, before, measurement=asked)
+    assert first.kind == "launches"
+    assert first.summary == "the compiler left part of the model eager"
+
+
+def test_where_the_outputs_leave_the_reference_is_evidence_of_the_first_cause() -> None:
+    where = "first to diverge of 12 nodes: Softmax (output 'p': …)"
+    failing = ParityVerdict(faithful=False, same_model=None, failures=("output 'y': …",))
+    other = record(effective="bf16")
+    held = decide(other, RECORD, parity=failing)
+    first, *_ = attribute(held, diverges=where)
+    assert first.kind == "precision"
+    assert first.evidence[0] == where
+    (alone,) = attribute(decide(other, None, parity=failing), diverges=where)
+    assert (alone.kind, alone.summary) == ("unexplained", where)
 
 
 def test_graph_breaks_of_unknown_time_are_a_cause_without_share() -> None:

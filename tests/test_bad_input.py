@@ -106,17 +106,17 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
     "metric dies": (
         "portability.check('mlp.onnx', inputs, metric=dies)",
         "def dies(predict):\n    os.kill(os.getpid(), signal.SIGSEGV)\n",
-        ["SIGSEGV"],
+        ["the child was killed by SIGSEGV while computing the task metric"],
     ),
     "metric ends the process": (
         "portability.check('mlp.onnx', inputs, metric=lambda predict: os._exit(7))",
         "",
-        ["exit code 7"],
+        ["exit code 7 and no result while computing the task metric"],
     ),
     "metric hangs": (
         "portability.check('mlp.onnx', inputs, metric=lambda p: threading.Event().wait())",
         "",
-        ["time limit of 5 s"],
+        ["time limit of 5 s while computing the task metric"],
     ),
     "reference of another shape": (
         "portability.check('mlp.onnx', inputs, reference=[np.zeros((2, 3), np.float32)])",

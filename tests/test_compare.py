@@ -328,7 +328,7 @@ def test_other_memory_bandwidth_is_said_and_is_no_regression(now: float, word: s
     (said,) = some.warnings
     assert said == (
         f"this machine copied 10.0 GB/s in memory then, {now / 1e9:.1f} GB/s now: that may have "
-        f"made the build up to 22% {word}"
+        f"made the build up to 25% {word}"
     )
     assert against(copied(10e9, 12.0), copied(10e9, 10.0)).verdict is Verdict.REGRESSED
 

@@ -13,6 +13,7 @@ import pytest
 from example_runs import EXAMPLES, HARMLESS, MODELS, SHORT, Run, copy, need, run
 
 need("onnx", "onnxruntime", "openvino", "torch", "safetensors", "tokenizers", *MODELS)
+pytestmark = pytest.mark.alone
 
 CPU = ("-o", "portability_targets=cpu-*")
 """What the examples leave open: a machine with an accelerator would measure that alone."""

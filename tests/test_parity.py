@@ -377,6 +377,20 @@ def test_an_output_without_one_finite_element_is_never_faithful() -> None:
     assert f"all {Y.size} elements are NaN or infinite, in the reference too" in str(verdict)
 
 
+def test_an_output_that_is_partly_not_finite_is_recorded_with_a_word() -> None:
+    """A mask of infinities may be meant; a NaN that the model always had should be seen once."""
+    some = Y.copy()
+    some.flat[:2] = np.nan, -np.inf
+    verdict = judge(computed(some), None, faithful(some))
+    assert verdict.failures == ()
+    (note,) = verdict.notes
+    assert note == (
+        f"output 'y': 2 of {Y.size} elements are NaN or infinite, as in the reference: only the "
+        "others are compared"
+    )
+    assert judge(computed(some), computed(some), faithful(some)).notes == ()
+
+
 def test_without_a_reference_faithfulness_is_unknown() -> None:
     """And said so."""
     verdict = judge(computed(Y), computed(Y), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,8 @@ import onnx_models
 import pytest
 from runtimes.fake import FakeRuntime
 
-from pytest_portability import pipeline, records, targets
+from pytest_portability import divergence, pipeline, records, subject, targets
+from pytest_portability.errors import BuildError
 from pytest_portability.pipeline import Ask, Item, Pipeline, Result
 from pytest_portability.servers import Servers
 from pytest_portability.settings import Setting
@@ -83,6 +85,12 @@ def bench(servers: Servers, tmp_path: Path) -> Bench:
     return Bench(servers, tmp_path)
 
 
+def _without_end() -> Any:
+    """The model, in whose child a reference would take for ever."""
+    subject.reference = lambda *_args: time.sleep(600)  # type: ignore[assignment]
+    return onnx_models.mlp()
+
+
 def repeats(result: Result) -> int:
     return len(result.measurement.repeats) if result.measurement else 0
 
@@ -94,6 +102,61 @@ def test_a_clear_check_takes_two_processes_and_recording_four(bench: Bench) -> N
     second = bench.check(FakeRuntime())
     assert second.comparison.verdict in (Verdict.OK, Verdict.INCONCLUSIVE)
     assert 2 <= repeats(second) <= ASK.repeats
+
+
+def test_an_unfaithful_build_is_told_where_it_diverges(bench: Bench) -> None:
+    wrong = FakeRuntime(spoils="a0")
+    (cause,) = bench.check(wrong).causes
+    assert cause.kind == "unexplained"
+    assert cause.summary.startswith("first to diverge of 6 nodes: Add (output 'a0': ")
+    assert "mlp" in "".join(s for s in bench.said if "first node that diverges" in s)
+    bench.record(bench.check(FakeRuntime()))
+    first, *_ = bench.check(wrong).causes
+    assert "first to diverge of 6 nodes: Add" in (first.summary, *first.evidence)[0]
+
+
+def test_nothing_inside_a_given_reference_is_known(bench: Bench) -> None:
+    result = bench.check(FakeRuntime(), reference=[np.zeros((2, 4, onnx_models.WIDTH), np.float32)])
+    assert result.comparison.verdict is Verdict.PARITY
+    assert not any("diverge" in text for text in bench.said)
+
+
+def test_that_the_search_failed_is_said(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*_args: object) -> str:
+        msg = "no such cut"
+        raise BuildError(msg)
+
+    monkeypatch.setattr(divergence, "first", refuses)
+    (cause,) = bench.check(FakeRuntime(spoils="a0")).causes
+    assert cause.summary == "where it diverges could not be told: no such cut"
+
+
+def test_a_reference_that_takes_too_long_is_said_to(bench: Bench) -> None:
+    result = bench.check(FakeRuntime(), model=_without_end, time_limit_s=6)
+    (note,) = (n for n in result.comparison.warnings if n.startswith("no reference, so"))
+    assert "no answer within the time limit of 6 s while computing its reference" in note
+    assert note.endswith("give reference=")
+
+
+@pytest.mark.parametrize(
+    ("untraced", "why"),
+    [
+        ("dies", "the child was killed by SIGSEGV"),
+        ("hangs", "no answer within the time limit of 6 s"),
+    ],
+)
+def test_a_profiler_that_dies_does_not_take_the_figures_with_it(
+    bench: Bench, untraced: str, why: str
+) -> None:
+    result = bench.check(FakeRuntime(untraced=untraced), time_limit_s=6)
+    assert result.comparison.verdict is Verdict.MISSING
+    assert result.record is not None
+    assert result.record.path.evidence == "none"
+    (caveat,) = result.record.path.caveats
+    assert caveat.startswith(
+        f"the kernel path could not be taken: {why} while taking the kernel path"
+    )
+    assert caveat in result.comparison.warnings
 
 
 @pytest.mark.skipif(targets.usable_cores() < 2, reason="a yardstick on two threads needs two cores")

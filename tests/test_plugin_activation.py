@@ -39,6 +39,23 @@ def test_without_the_flag_tests_skip_and_nothing_heavy_is_imported(project: Proj
     result.stdout.no_fnmatch_line("*== portability ==*")
 
 
+@pytest.mark.parametrize(("expression", "name"), [("cpu", "cpu"), ("not slow and rocm", "rocm")])
+def test_selecting_a_target_without_the_flag_says_what_is_missing(
+    project: Project, expression: str, name: str
+) -> None:
+    project.write({"test_it.py": CHECK})
+    result = project.run("-m", expression)
+    result.stdout.fnmatch_lines(
+        [f"portability: with -m, '{name}' is only there under --portability"]
+    )
+
+
+def test_a_projects_own_marker_without_the_flag_is_its_own_business(project: Project) -> None:
+    project.write({"test_it.py": CHECK, "test_own.py": "def test_other(): pass"})
+    for arguments in (("-m", "not cpu"), ("-m", "cpu", "test_own.py"), ("-k", "other")):
+        project.run(*arguments).stdout.no_fnmatch_line("portability:*")
+
+
 def test_the_hardware_is_not_looked_for_where_no_test_asks(project: Project) -> None:
     """A flag in addopts costs other directories nothing."""
     project.make("def test_other(): pass")

@@ -783,7 +783,7 @@ def test_a_record_is_not_written_into_the_file_of_another(tmp_path: Path) -> Non
     other = a_record(target="amd-mi300x")
     with pytest.raises(RecordError, match=r"is for another target: key target\.id is 'amd-mi300x'"):
         write(path_of(tmp_path, "minilm", "cpu-x-2c"), {other.key: other})
-    with pytest.raises(RecordError, match=r"the record of Key\(.*batch=8.* given as that of Key\("):
+    with pytest.raises(RecordError, match=r"the record of .*-b8 on .* given as that of .*-b1 on "):
         write(path_of(tmp_path, "minilm", "cpu-x-2c"), {a_record(batch=1).key: a_record()})
     assert not list(tmp_path.iterdir())
 

@@ -20,6 +20,7 @@ import numpy as np
 import psutil
 import pytest
 
+from pytest_portability import answers
 from pytest_portability import servers as servers_module
 from pytest_portability.errors import BuildError, ChildFailed, DoesNotFit, Unsupported
 from pytest_portability.servers import CAN_FORK, Servers
@@ -404,6 +405,66 @@ def test_a_failed_child_leaves_the_server_running(forking: Servers) -> None:
     assert call(forking, os.getppid) == server
 
 
+def die_doing(how: Callable[[], None]) -> str:
+    answers.doing("reading the model")
+    answers.doing("timing it")
+    how()
+    return "done"
+
+
+def hang() -> None:
+    time.sleep(600)
+
+
+@pytest.mark.parametrize(
+    ("how", "text"),
+    [
+        (segfault, r"the child was killed by SIGSEGV while timing it$"),
+        (leave, r"the child ended with exit code 3 and no result while timing it$"),
+        (hang, r"no answer within the time limit of 1\.5 s while timing it; the child was killed"),
+    ],
+)
+def test_a_child_that_dies_is_told_with_what_it_was_doing(
+    children: Servers, how: Callable[[], None], text: str
+) -> None:
+    with pytest.raises(ChildFailed, match=text):
+        call(children, die_doing, how, time_limit_s=1.5)
+    assert call(children, die_doing, int) == "done"
+
+
+def die_after_leaving(how: Callable[[], None]) -> str:
+    answers.leave("what was known by then")
+    answers.doing("adding more")
+    how()
+    return "everything"
+
+
+@pytest.mark.parametrize(
+    ("how", "text"),
+    [
+        (segfault, "the child was killed by SIGSEGV while adding more"),
+        (leave, "the child ended with exit code 3 and no result while adding more"),
+        (
+            hang,
+            "no answer within the time limit of 1.5 s while adding more",
+        ),
+    ],
+)
+def test_what_a_child_has_left_outlives_it(
+    children: Servers, how: Callable[[], None], text: str
+) -> None:
+    left = call(children, die_after_leaving, how, time_limit_s=1.5)
+    assert left == "what was known by then"
+    assert children.unfinished.partition(";")[0] == text
+    assert call(children, die_after_leaving, int) == "everything"
+    assert children.unfinished == ""
+
+
+def test_what_a_child_raises_counts_more_than_what_it_has_left(children: Servers) -> None:
+    with pytest.raises(ChildFailed, match="ValueError: boom"):
+        call(children, die_after_leaving, fail)
+
+
 def write_pid_and_hang(file: Path) -> None:
     file.write_text(str(os.getpid()), encoding="ascii")
     say("hanging")
@@ -558,7 +619,7 @@ def test_only_the_end_of_a_long_output_is_kept(children: Servers) -> None:
     with pytest.raises(ChildFailed) as failed:
         call(children, chatter)
     lines = failed.value.log.splitlines()
-    assert len(lines) == servers_module.LOG_LINES
+    assert len(lines) == answers.LOG_LINES
     assert lines[-1] == "ValueError: boom"
 
 
@@ -571,7 +632,7 @@ def one_long_line() -> NoReturn:
 def test_a_long_line_is_cut(children: Servers) -> None:
     with pytest.raises(ChildFailed) as failed:
         call(children, one_long_line)
-    assert max(map(len, failed.value.log.splitlines())) == servers_module.LOG_COLUMNS
+    assert max(map(len, failed.value.log.splitlines())) == answers.LOG_COLUMNS
 
 
 def double(number: int) -> int:

@@ -46,6 +46,21 @@ class Mlp(nn.Module):  # type: ignore[misc]  # mypy does not follow torch
         return self.norm(x + self.down(functional.gelu(self.up(x))))
 
 
+def _step(x: Any) -> Any:
+    return (x * 1.01 + 0.1).clamp(-3.0, 3.0)
+
+
+class Looping(nn.Module):  # type: ignore[misc]  # mypy does not follow torch
+    """A scalar read in each step of a loop: the loop runs eagerly, what it calls is compiled."""
+
+    def forward(self, x: Any) -> Any:
+        for _ in range(4):
+            x = _step(x)
+            if float(x[0, 0]) > 1e30:
+                x = x * 0.5
+        return x
+
+
 class Conv(nn.Module):  # type: ignore[misc]  # mypy does not follow torch
     """Convolution, batch norm, ReLU, mean: float32 [batch, 3, 8, 8] → [batch, 4]."""
 

@@ -29,6 +29,7 @@ from pytest_portability.records.files import (
     significant,
     take_fields,
 )
+from pytest_portability.records.similar import closest
 from pytest_portability.records.text import Layout, merge, render
 from pytest_portability.records.types import Accepted, Axis, Figures, Key, ModelVersion, Record
 
@@ -42,9 +43,11 @@ __all__ = [
     "Parity",
     "Record",
     "closest",
+    "loads",
     "path_of",
     "read",
     "read_all",
+    "read_files",
     "significant",
     "write",
 ]
@@ -107,14 +110,32 @@ def read(path: Path) -> dict[Key, Record]:
     return _records(path, _migrated(path, parse(path)[1]))
 
 
+def loads(path: Path, text: str) -> dict[Key, Record]:
+    """All records of a file's text, such as a commit holds it.
+
+    Args:
+        path: where it would be, for messages, and to see that it belongs there.
+        text: what it would hold.
+
+    Raises:
+        RecordError: as ``read`` does.
+    """
+    return _records(path, _migrated(path, parsed(path, text)))
+
+
 def read_all(directory: Path) -> tuple[dict[Key, Record], tuple[str, ...]]:
     """All records below a directory, and what is wrong with files that cannot be read.
 
     A file of another model must not hide this one's; the caller says what was wrong.
     """
+    return read_files(sorted(directory.glob("*/*.toml")))
+
+
+def read_files(paths: Iterable[Path]) -> tuple[dict[Key, Record], tuple[str, ...]]:
+    """All records of these files, and what is wrong with those that cannot be read."""
     found: dict[Key, Record] = {}
     unreadable = []
-    for path in sorted(directory.glob("*/*.toml")):
+    for path in paths:
         try:
             found.update(read(path))
         except RecordError as exc:
@@ -406,7 +427,9 @@ def _check_figure(table: Table, key: str, value: object) -> None:
     if not isinstance(value, (int, float)) or (key in _MAY_BE_UNKNOWN and math.isnan(value)):
         return
     least = "above 0" if key in _POSITIVE else "not negative"
-    if not math.isfinite(value) or value < 0 or (value == 0 and key in _POSITIVE):
+    least += ", at most 1" if key == "contended" else ""
+    beyond = key == "contended" and value > 1
+    if not math.isfinite(value) or value < 0 or beyond or (value == 0 and key in _POSITIVE):
         msg = f"must be a finite number, {least}, found {value}; {RESTORE}"
         raise table.error(msg, key)
 
@@ -450,48 +473,3 @@ def _read_specs(tables: list[Table]) -> tuple[TensorSpec, ...]:
         found.append(TensorSpec(**take_fields(TensorSpec, table, ("shape",)), shape=shape))
         table.finish()
     return tuple(found)
-
-
-def closest(
-    records: Mapping[Key, Record], key: Key, arch: str, vendor: str
-) -> tuple[Record, str] | None:
-    """The record to show a new build against, and why that one.
-
-    Args:
-        records: of any models and targets.
-        key: the build that has no record.
-        arch: architecture of its target.
-        vendor: vendor of its target.
-
-    Returns:
-        None if no other record of this model exists.
-    """
-
-    def rank(record: Record) -> tuple[object, ...]:
-        k = record.key
-        return (
-            record.arch != arch,
-            record.vendor != vendor,
-            (k.batch, k.profile) != (key.batch, key.profile),
-            k.precision != key.precision,
-            k.runtime != key.runtime,
-            k.target != key.target,
-            abs(math.log(max(k.batch, 1) / max(key.batch, 1))),
-            k,
-        )
-
-    candidates = [r for r in records.values() if r.key.model == key.model and r.key != key]
-    if not candidates:
-        return None
-    best = min(candidates, key=rank)
-    if best.arch == arch:
-        why = f"the same architecture {arch}"
-    elif best.vendor == vendor:
-        why = f"no record on {arch}; the same vendor {vendor}"
-    else:
-        why = f"no record on {arch} or another target of {vendor}"
-    differs = dict(zip(("batch", "precision", "runtime"), rank(best)[2:], strict=False))
-    same = ", ".join(name for name, other in differs.items() if not other)
-    apart = ", ".join(name for name, other in differs.items() if other)
-    parts = [why, *([f"same {same}"] if same else []), *([f"other {apart}"] if apart else [])]
-    return best, "; ".join(parts)

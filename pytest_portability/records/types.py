@@ -34,6 +34,10 @@ class Key:
         dims = "".join(f"-{name}{size}" for name, size in self.profile)
         return f"{self.runtime}-{self.precision}-b{self.batch}{dims}"
 
+    def __str__(self) -> str:
+        """Such as ``minilm onnxruntime.cpu-native-b8 on cpu-amd-epyc-2c``."""
+        return f"{self.model} {self.row} on {self.target}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
@@ -99,6 +103,11 @@ class Figures:
     throttled: tuple[str, ...] = ()
     neighbours: int | None = None
     faults_per_batch: float | None = None
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """The one figure to show: of the device where known, else of the process or the arena."""
+        return self.memory_device_bytes or self.memory_process_bytes or self.memory_arena_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ SCHEMA = 1
 
 def render(report: Report) -> str:
     """The report as JSON text."""
-    return json.dumps(_plain(_report(report)), indent=1, allow_nan=False) + "\n"
+    return json.dumps(plain(_report(report)), indent=1, allow_nan=False) + "\n"
 
 
 def _report(report: Report) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def _item(entry: Entry) -> dict[str, Any]:
         if figures
         else None,
         "parity": record.parity if record else None,
-        "memory_bytes": _memory(figures),
+        "memory_bytes": figures.memory_bytes if figures else None,
         "memory_rel": comparison.memory_rel,
         "causes": entry.causes,
         "warnings": comparison.warnings,
@@ -102,25 +102,16 @@ def _interval(interval: Interval) -> dict[str, Any]:
     return {name: getattr(interval, name) for name in ("value", "low", "high", "relative")}
 
 
-def _memory(figures: Any) -> int | None:
-    if figures is None:
-        return None
-    found: int | None = (
-        figures.memory_device_bytes or figures.memory_process_bytes or figures.memory_arena_bytes
-    )
-    return found
-
-
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Plain JSON types; a figure that is not finite becomes null, which JSON can say."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if is_dataclass(value):
-        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+        return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
+        return [plain(v) for v in value]
     return value if value is None or isinstance(value, (str, int)) else str(value)

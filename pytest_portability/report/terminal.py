@@ -35,7 +35,7 @@ def header(report: Report) -> str:
         return "portability: no test got as far as to ask which devices are here"
     line = "portability: " + (" · ".join(map(_target, report.targets)) or "no target")
     gone = [f"{target} ({_records(n)})" for target, n in report.missing_targets.items()]
-    return f"{line} · not here: {', '.join(gone)}" if gone else line
+    return harmless(f"{line} · not here: {', '.join(gone)}" if gone else line)
 
 
 def _target(target: Target) -> str:
@@ -65,7 +65,7 @@ def lines(report: Report) -> list[str]:
         out.extend(_below(entry))
     out.extend(_machines(report))
     out.append(_summary(report))
-    return [_harmless(line) for line in out]
+    return [harmless(line) for line in out]
 
 
 def _line(row: Sequence[str], widths: Sequence[int], right: set[int]) -> str:
@@ -180,10 +180,10 @@ def failure(entry: Entry, log: str = "") -> str:
         lines_.append("  last output of the child process:")
         lines_ += [f"    {line}" for line in log.splitlines()]
     lines_ += [f"  {line}" for line in _advice(entry)]
-    return "\n".join(_harmless(line) for line in lines_)
+    return "\n".join(harmless(line) for line in lines_)
 
 
-def _harmless(line: str) -> str:
+def harmless(line: str) -> str:
     """What a runtime or a test wrote, without what would steer the terminal."""
     return "".join(c if c.isprintable() or c == "\t" else f"\\x{ord(c):02x}" for c in line)
 

@@ -79,6 +79,17 @@ class Compiled:
         whole = self.frames > 0 and self.frames_ok == self.frames
         return whole and self.graphs >= 1 and not self.failures
 
+    @property
+    def split(self) -> int:
+        """Graph breaks: those that split a graph, and those that gave up a frame."""
+        given_up = 0 if self.really else sum(self.breaks.values())
+        return max(0, self.graphs - 1, given_up)
+
+    @property
+    def partly(self) -> bool:
+        """Something was compiled. A graph break in a loop gives up the frame, not what it calls."""
+        return self.graphs >= 1 and self.frames_ok >= 1
+
 
 def compiled_facts() -> Compiled:
     """Read dynamo's counters."""
@@ -129,7 +140,7 @@ class CompiledBuild(ModuleBuild):
         """
         torch = import_compiler()
         self.backend = str(request.options.get("backend", "inductor"))
-        self._first: Compiled | None = None
+        self.first: Compiled | None = None  # what the first launch compiled
         self._introspection = introspection(seen, caches=caches)
         self._frames_elsewhere = 0
         asked = {name: value for name, value in request.options.items() if name in _COMPILE}
@@ -145,16 +156,16 @@ class CompiledBuild(ModuleBuild):
 
     def launch(self) -> None:
         """Enqueue one inference of the staged batch; the first one compiles."""
-        if self._first is not None:
+        if self.first is not None:
             super().launch()
             return
         with self._introspection:
             super().launch()
-        self._first = compiled_facts()
+        self.first = compiled_facts()
 
     def predict(self, inputs: Arrays) -> Arrays:
         """Run other inputs; compiling for another batch size here is no fault of the timed runs."""
-        before = compiled_facts().frames if self._first else 0
+        before = compiled_facts().frames if self.first else 0
         outputs = super().predict(inputs)
         if before:
             self._frames_elsewhere += compiled_facts().frames - before
@@ -172,11 +183,7 @@ class CompiledBuild(ModuleBuild):
             toolchain={**found.toolchain, **_toolchain(self.compiler)},
             asked_provider=self.backend,
         )
-        return found if self._first is None else self._with_facts(found, self._first, now)
-
-    def compiled(self) -> bool:
-        """Whether the staged batch runs compiled."""
-        return self._first is not None and self._first.really
+        return found if self.first is None else self._with_facts(found, self.first, now)
 
     def close(self) -> None:
         """Free what the build holds, compiled code too."""
@@ -186,16 +193,19 @@ class CompiledBuild(ModuleBuild):
     def _with_facts(self, found: Observed, first: Compiled, now: Compiled) -> Observed:
         recompiled = now.frames - first.frames - self._frames_elsewhere
         compiled = first.really and (recompiled == 0 or now.really)
+        partly = first.partly and not first.really and recompiled == 0
         notes = [f"graph break ×{n}: {reason}" for reason, n in first.breaks.items()]
         if recompiled > 0:
             notes.append(f"recompiled {recompiled} × after the first call")
         if not compiled:
             why = "; ".join(now.failures) or _why_eager(now)
-            notes.append(f"torch.compile declined and the module ran eagerly: {why}")
+            whole = "torch.compile declined and the module ran eagerly"
+            part = "torch.compile left part of the module eager"
+            notes.append(f"{part if partly else whole}: {why}")
         return dataclasses.replace(
             found,
-            providers={self.backend: first.calls} if compiled else found.providers,
-            graph_breaks=max(0, first.graphs - 1),
+            providers={self.backend: first.calls} if compiled or partly else found.providers,
+            graph_breaks=first.split,
             compiled=compiled,
             notes=(*found.notes, *notes),
         )
@@ -305,7 +315,7 @@ class CompileRuntime:
     def _path(self, build: CompiledBuild, seen: Introspection, runs: int) -> KernelPath:
         ops = executed_ops(build.run_eagerly)
         source = source_of(ops)
-        if not build.compiled():
+        if not (build.first and build.first.partly):
             names = {op.name for op in kernels_of(ops)}
             shares, caveats = shares_of(build, build.run_eagerly, names, runs)
             note = "torch.compile declined; these are the operators of the eager run"
@@ -319,7 +329,10 @@ class CompileRuntime:
             note = f"backend {build.backend!r} does not tell its kernels"
             return KernelPath(runtime=self.name, evidence="none", source=source, caveats=(note,))
         shares, caveats = shares_of(build, build.launch, {call.timed for call in calls}, runs)
-        if compiled_facts().graphs > 1:
+        if not build.first.really:
+            left = "what the compiler left eager is not in the path, and each graph is in it once"
+            caveats = (*caveats, left)
+        elif compiled_facts().graphs > 1:
             caveats = (*caveats, "what runs eagerly between graph breaks is not in the path")
         uses = uses_of_calls(calls, shares)
         return KernelPath(runtime=self.name, uses=uses, source=source, caveats=caveats)

@@ -8,13 +8,10 @@ import pytest
 from case import Judged, judge
 from example_runs import need
 from options import CAP
+from owed import OWED, Owed
 
 need("onnx", "onnxruntime", "torch")
-
-
-@pytest.fixture(scope="module")
-def judged(tmp_path_factory: pytest.TempPathFactory) -> Judged:
-    return judge(tmp_path_factory.mktemp("options"), "options")
+pytestmark = pytest.mark.alone
 
 
 @pytest.fixture(scope="module")
@@ -26,33 +23,17 @@ def capped(tmp_path_factory: pytest.TempPathFactory) -> Judged:
         return judge(tmp_path_factory.mktemp("capped"), "options", **CAP)
 
 
-def named(judged: Judged, name: str, kind: str, words: str) -> None:
-    """That a case regressed, and what its first cause is."""
-    assert judged.verdict(name) == "regressed", judged.said(name)
-    cause = judged.cause(name)
-    assert cause["kind"] == kind, judged.said(name)
-    assert re.search(words, "\n".join([cause["summary"], *cause["evidence"]])), judged.said(name)
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("level", r"graph_optimization_level.*disable_all"),
-        ("optimizers", r"disabled_optimizers.*GeluFusion"),
-        ("sdpa", r"sdpa.*math"),
-        ("backend", r"backend.*eager"),
-    ],
-)
-def test_an_option_that_costs_time_is_the_first_cause(
-    judged: Judged, name: str, words: str
-) -> None:
-    """Though fusions and kernels changed too: that is how it costs."""
-    named(judged, name, "options", words)
+@pytest.mark.parametrize("name", OWED["options"])
+def test_what_makes_the_same_weights_slower_is_named(judged: Judged, name: str) -> None:
+    """An option, though fusions and kernels changed too: that is how it costs."""
+    assert not judged.wrong(name, OWED["options"][name]), judged.said(name)
 
 
 def test_a_capped_instruction_set_is_the_first_cause(capped: Judged) -> None:
     """By the variable that caps it, or by what the library says it uses now."""
-    named(capped, "capped", "options", r"ATEN_CPU_CAPABILITY|ONEDNN_MAX_CPU_ISA|(?i:capability)")
+    words = "ATEN_CPU_CAPABILITY|ONEDNN_MAX_CPU_ISA|(?i:capability)"
+    owed = Owed("regressed", "options", words)
+    assert not capped.wrong("capped", owed), capped.said("capped")
 
 
 def test_a_lost_thread_never_passes_without_a_word(judged: Judged) -> None:
@@ -63,30 +44,10 @@ def test_a_lost_thread_never_passes_without_a_word(judged: Judged) -> None:
     """
     said = judged.said("threads")
     if judged.verdict("threads") == "regressed":
-        named(judged, "threads", "options", r"intra_op_num_threads.*2.*1")
+        owed = Owed("regressed", "options", "intra_op_num_threads.*2.*1")
+        assert not judged.wrong("threads", owed), said
     elif judged.verdict("threads") == "inconclusive":
         assert judged.item("threads")["reason"], said
     else:
         assert judged.verdict("threads") in {"ok", "improved"}, said
         assert re.search(r"wall (time )?not judged", said), said
-
-
-def test_a_compiler_that_declined_is_not_what_was_asked_for(judged: Judged) -> None:
-    """All of it ran eagerly, and the compiler's reason is the evidence: a break inside a loop."""
-    assert judged.verdict("declined") == "placement", judged.said("declined")
-    assert judged.cause("declined")["kind"] in {"launches", "fallback"}, judged.said("declined")
-    assert re.search(r"(?i:graph break|for/while loop)", judged.said("declined"))
-
-
-@pytest.mark.parametrize(
-    ("name", "kind", "words"),
-    [
-        ("gelu", "fusion", r"Gelu"),
-        ("transposes", "layout", r"Transpose"),
-        ("copies", "layout", r"copy|clone|contiguous"),
-    ],
-)
-def test_another_way_of_writing_is_named_for_what_it_does(
-    judged: Judged, name: str, kind: str, words: str
-) -> None:
-    named(judged, name, kind, words)

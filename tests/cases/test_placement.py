@@ -6,18 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
-from case import HERE, INI, PROJECT, Judged, judge
+from case import HERE, INI, Judged, lay_out
 from example_runs import HARMLESS, Run, need, run
+from owed import OWED
 
 need("onnx", "onnxruntime")
-
-CONFTEST = f"""
-import sys
-
-sys.path[:0] = [{str(HERE)!r}, {str(HERE.parent)!r}]
-
-from placement import pytest_portability_runtimes
-"""
+pytestmark = pytest.mark.alone
 
 MISSING = """
 import sys
@@ -48,45 +42,20 @@ def test_creep(portability):
 """
 
 
-@pytest.fixture(scope="module")
-def judged(tmp_path_factory: pytest.TempPathFactory) -> Judged:
-    root = tmp_path_factory.mktemp("placement")
-    (root / "conftest.py").write_text(CONFTEST)
-    return judge(root, "placement")
-
-
-def test_a_clock_that_stops_before_the_work_is_done_is_an_error(judged: Judged) -> None:
-    """Not the many times faster build that it looks like."""
-    assert judged.verdict("careless") == "error", judged.said("careless")
-    assert re.search(r"clock|synchronize", judged.said("careless")), judged.said("careless")
-
-
-def test_a_provider_that_got_nothing_is_not_what_was_asked_for(judged: Judged) -> None:
-    assert judged.verdict("elsewhere") == "placement", judged.said("elsewhere")
-    assert "FakeProvider" in judged.said("elsewhere")
-    assert judged.cause("elsewhere")["kind"] == "fallback", judged.said("elsewhere")
+@pytest.mark.parametrize("name", OWED["placement"])
+def test_what_ran_elsewhere_or_was_not_finished_is_named(judged: Judged, name: str) -> None:
+    assert not judged.wrong(name, OWED["placement"][name]), judged.said(name)
 
 
 def test_a_fallback_that_cost_nothing_is_a_warning(judged: Judged) -> None:
-    assert judged.verdict("partly") in HARMLESS, judged.said("partly")
     words = "\n".join([judged.said("partly"), *judged.item("partly")["warnings"]])
     assert "CPUExecutionProvider" in words, words
-
-
-def test_a_fallback_that_costs_time_is_the_first_cause(judged: Judged) -> None:
-    assert judged.verdict("costly") == "regressed", judged.said("costly")
-    cause = judged.cause("costly")
-    assert cause["kind"] == "fallback", judged.said("costly")
-    assert "Tanh" in "\n".join([cause["summary"], *cause["evidence"]]), judged.said("costly")
 
 
 def test_a_speed_that_fades_is_not_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two seconds of which the last part is three times slower: a mean would be of neither."""
     monkeypatch.setenv("CASE_SET", "fading")
-    (tmp_path / "conftest.py").write_text(CONFTEST)
-    text = PROJECT.format(paths=[str(HERE), str(HERE.parent)], module="placement")
-    (tmp_path / "test_cases.py").write_text(text)
-    (tmp_path / "pytest.ini").write_text("[pytest]\nportability_seconds = 2\n")
+    lay_out(tmp_path, "placement", seconds=2)
     made = run(tmp_path, "--update-baselines", environment={"CASE_BUILD": "good"})
     checked = run(tmp_path, "--update-baselines", environment={"CASE_BUILD": "bad"})
     (item,) = checked.items
@@ -105,7 +74,7 @@ def test_losses_inside_the_tolerance_do_not_add_up_unseen(tmp_path: Path) -> Non
     """Updating keeps the figures of what passed, so the next step is held against the first."""
     text = CREEPING.format(here=str(HERE), above=str(HERE.parent))
     (tmp_path / "test_creep.py").write_text(text)
-    (tmp_path / "pytest.ini").write_text(INI)
+    (tmp_path / "pytest.ini").write_text(INI.format(seconds=0.3))
     creep(tmp_path, "first")
     second, third = creep(tmp_path, "second"), creep(tmp_path, "third")
     assert second.items[0]["verdict"] in HARMLESS, second.output
@@ -124,7 +93,7 @@ def test_a_provider_that_is_not_here_is_never_green(tmp_path: Path) -> None:
     absent = "coreml" if "CUDAExecutionProvider" in here else "cuda"
     text = MISSING.format(here=str(HERE), above=str(HERE.parent), provider=absent)
     (tmp_path / "test_missing.py").write_text(text)
-    (tmp_path / "pytest.ini").write_text(INI)
+    (tmp_path / "pytest.ini").write_text(INI.format(seconds=0.3))
     done = run(tmp_path, "--update-baselines", "-rs")
     assert done.code == pytest.ExitCode.TESTS_FAILED, done.output
     assert f"onnxruntime.{absent}" in done.output

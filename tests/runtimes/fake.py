@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import onnx
 from onnx.reference import ReferenceEvaluator
 
 from pytest_portability import onnx_graph
@@ -32,8 +35,10 @@ class FakeRuntime:
         fails: ``build`` raises ``BuildError`` with these words.
         fits: largest batch that fits into memory.
         not_finite: every floating-point output is NaN.
+        spoils: a tensor whose values are 10 % too large.
         hangs: the first inference never ends.
         dies: the first inference ends the process with this signal.
+        untraced: what happens where the kernel path is taken: the process ``dies`` or ``hangs``.
         falls_back: op types that run on the CPU provider instead.
         refuses: precision → why it cannot be done.
         options: names of the options it accepts.
@@ -50,8 +55,10 @@ class FakeRuntime:
     fails: str = ""
     fits: int | None = None
     not_finite: bool = False
+    spoils: str = ""
     hangs: bool = False
     dies: int | None = None
+    untraced: str = ""
     falls_back: tuple[str, ...] = ()
     refuses: Mapping[str, str] = field(default_factory=dict)
     options: tuple[str, ...] = ("threads",)
@@ -78,6 +85,10 @@ class FakeRuntime:
     def trace(self, request: Request, inputs: Arrays, runs: int = 3) -> KernelPath:
         """One kernel per op type, of equal shares."""
         del inputs, runs
+        if self.untraced == "dies":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        elif self.untraced == "hangs":
+            time.sleep(600)
         counts = onnx_graph.op_types(request.model.value)
         total = sum(counts.values()) or 1
         uses = tuple(
@@ -108,6 +119,25 @@ class FakeRuntime:
         )
 
 
+def _spoiled(proto: Any, tensor: str) -> Any:
+    """A copy in which a tensor is made 10 % too large before anything reads it."""
+    copied = onnx.ModelProto.FromString(proto.SerializeToString())
+    nodes = []
+    for node in copied.graph.node:
+        nodes.append(node)
+        if tensor in node.output:
+            node.output[list(node.output).index(tensor)] = "right"
+            nodes.append(onnx.helper.make_node("Mul", ["right", "more"], [tensor]))
+    more = onnx.numpy_helper.from_array(np.array(1.1, np.float32), "more")
+    graph = copied.graph
+    made = onnx.helper.make_graph(
+        nodes, graph.name, graph.input, graph.output, [*graph.initializer, more]
+    )
+    return onnx.helper.make_model(
+        made, opset_imports=proto.opset_import, ir_version=proto.ir_version
+    )
+
+
 class FakeBuild:
     """An interpreter of one model."""
 
@@ -115,7 +145,9 @@ class FakeBuild:
         model = request.model
         self._runtime = runtime
         self._facts = runtime.observed(request)
-        self._evaluator: Any = ReferenceEvaluator(str(model.path) if model.path else model.value)
+        given = _spoiled(model.value, runtime.spoils) if runtime.spoils else model.value
+        whole = model.path and not runtime.spoils
+        self._evaluator: Any = ReferenceEvaluator(str(model.path) if whole else given)
         self._staged: Arrays = {}
         self._pending = 0
         self._outputs: list[Any] | None = None

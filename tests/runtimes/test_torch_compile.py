@@ -107,6 +107,19 @@ def test_graph_breaks_are_counted_with_their_reason() -> None:
     assert found.asked_provider == "aot_eager"
 
 
+def test_a_graph_break_in_a_loop_leaves_the_loop_eager_and_compiles_what_it_calls() -> None:
+    """That the backend got nothing would be as wrong as that it got everything."""
+    with _built(seeded(torch_models.Looping), backend="aot_eager") as build:
+        build.stage(MLP)
+        build.launch()
+        found = build.observed()
+    assert found.compiled is False
+    assert list(found.providers) == ["aot_eager"]
+    assert found.graph_breaks
+    (why,) = (note for note in found.notes if note.startswith("torch.compile"))
+    assert why.startswith("torch.compile left part of the module eager: ")
+
+
 def test_a_compiler_that_was_switched_off_is_found_out() -> None:
     """``force_eager`` leaves no trace but the lack of one; the provider is eager's."""
     with (
@@ -223,6 +236,14 @@ def test_what_runs_between_graph_breaks_is_said_to_be_missing() -> None:
     path = _trace(seeded(torch_models.Breaking), MLP)
     assert "what runs eagerly between graph breaks is not in the path" in path.caveats
     assert {"addmm", "cpp_fused_tanh"} <= {use.kernel.op for use in path.uses}
+
+
+def test_a_trace_of_what_was_compiled_in_part_has_that_part() -> None:
+    path = _trace(seeded(torch_models.Looping), MLP)
+    assert {use.kernel.provider for use in path.uses} == {"inductor"}
+    assert path.caveats[-1] == (
+        "what the compiler left eager is not in the path, and each graph is in it once"
+    )
 
 
 def test_a_trace_of_a_module_that_did_not_compile_is_the_eager_one() -> None:

@@ -1,0 +1,124 @@
+"""The matrix model × target × build, and how portable the performance of each build is.
+
+Application efficiency on a target is a build's throughput ÷ that of the best build known there.
+The performance-portability metric is the harmonic mean of the efficiencies over a set of targets,
+and 0 if one of them is not supported (Pennycook, Sewall, Lee 2016, doi:10.48550/arXiv.1611.07409;
+2019, doi:10.1016/j.future.2017.08.007).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from statistics import harmonic_mean
+
+from pytest_portability.records import Key, Record
+from pytest_portability.versions.source import Version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One record in the matrix.
+
+    Attributes:
+        efficiency: its throughput ÷ the best one of the model at this profile on this target, from
+            above 0 to 1.
+    """
+
+    key: Key
+    throughput: float
+    unit: str
+    effective: str
+    latency_p50_s: float
+    memory_bytes: int | None
+    efficiency: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Portability:
+    """How portable one way to build a model is.
+
+    Attributes:
+        key: of no target, and of a family of runtimes: another target's provider of the same
+            library is the same way to build it.
+        present: targets that it has a record on.
+        targets: all that the model has records on at this profile.
+        strict: the metric over all of them; 0 if it lacks one.
+        here: the metric over those that it has.
+    """
+
+    key: Key
+    present: tuple[str, ...]
+    targets: tuple[str, ...]
+    strict: float
+    here: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matrix:
+    """All models of a version."""
+
+    cells: tuple[Cell, ...]
+    metrics: tuple[Portability, ...]
+    problems: tuple[str, ...]
+
+
+def matrix(version: Version, models: Iterable[str] | None = None) -> Matrix:
+    """The matrix of a version's records, model by model.
+
+    Args:
+        version: whose records.
+        models: names of their directories; all if None.
+    """
+    cells: list[Cell] = []
+    metrics: list[Portability] = []
+    problems: list[str] = []
+    for name in version.models() if models is None else models:
+        found, unreadable = version.read(name)
+        problems += unreadable
+        of_model = [_cell(record, found.values()) for _, record in sorted(found.items())]
+        cells += of_model
+        metrics += _metrics(of_model)
+    return Matrix(cells=tuple(cells), metrics=tuple(metrics), problems=tuple(problems))
+
+
+def _cell(record: Record, others: Iterable[Record]) -> Cell:
+    key, figures = record.key, record.figures
+    best = max(
+        other.figures.throughput
+        for other in others
+        if (other.key.target, other.key.batch, other.key.profile)
+        == (key.target, key.batch, key.profile)
+    )
+    return Cell(
+        key=key,
+        throughput=figures.throughput,
+        unit=figures.unit,
+        effective=record.effective,
+        latency_p50_s=figures.latency_p50_s,
+        memory_bytes=figures.memory_bytes,
+        efficiency=figures.throughput / best,
+    )
+
+
+def _metrics(cells: Iterable[Cell]) -> Iterator[Portability]:
+    profiles: dict[tuple[object, ...], list[Cell]] = {}
+    for cell in cells:
+        profiles.setdefault((cell.key.batch, cell.key.profile), []).append(cell)
+    for of_profile in profiles.values():
+        targets = tuple(sorted({cell.key.target for cell in of_profile}))
+        ways: dict[tuple[str, str], dict[str, float]] = {}
+        for cell in of_profile:
+            way = cell.key.runtime.partition(".")[0], cell.key.precision
+            best = ways.setdefault(way, {})
+            best[cell.key.target] = max(best.get(cell.key.target, 0.0), cell.efficiency)
+        for (family, precision), best in sorted(ways.items()):
+            key = replace(of_profile[0].key, target="", runtime=family, precision=precision)
+            here = harmonic_mean([*best.values()])
+            yield Portability(
+                key=key,
+                present=tuple(sorted(best)),
+                targets=targets,
+                strict=here if len(best) == len(targets) else 0.0,
+                here=here,
+            )

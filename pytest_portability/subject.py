@@ -237,7 +237,7 @@ def _nudged(inputs: Arrays) -> Arrays:
         up = np.where(rng.random(a.shape) < 0.5, -np.inf, np.inf).astype(a.dtype)
         # Whole numbers may be flags or indices, the largest ones masks: they carry no rounding.
         exact = (a == np.trunc(a)) | ~np.isfinite(a)
-        return np.where(exact, a, np.nextafter(a, up))
+        return np.nextafter(a, np.where(exact, a, up))
 
     return {name: moved(a) if a.dtype.kind == "f" else a for name, a in inputs.items()}
 

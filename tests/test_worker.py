@@ -11,6 +11,7 @@ import cloudpickle
 import numpy as np
 import onnx_models
 import pytest
+from onnx import helper
 from runtimes.fake import FakeRuntime
 
 from pytest_portability import models, subject, worker
@@ -109,6 +110,42 @@ def test_a_model_whose_reference_cannot_be_computed_is_measured_all_the_same(
     assert described.trouble == (
         "no reference, so parity with it is not known: no kernel for MyOp; give reference="
     )
+
+
+@pytest.mark.parametrize("error", [RuntimeError("only leaf tensors"), ModelError("too new")])
+def test_whatever_a_reference_raises_the_model_is_measured(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def raises(*_args: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(subject, "reference", raises)
+    described = bench.describe()
+    assert described.reference is None
+    assert str(error) in described.trouble
+
+
+def test_flags_and_masks_among_the_inputs_make_no_floor() -> None:
+    """A flag beside 0 is no flag any more, and a mask beyond the largest number is infinite."""
+    shape: onnx_models.Dims = [8]
+    nodes = [
+        helper.make_node("Equal", ["flag", "zero"], ["off"]),
+        helper.make_node("Where", ["off", "x", "other"], ["chosen"]),
+        helper.make_node("Max", ["chosen", "mask"], ["y"]),
+    ]
+    weights = [
+        onnx_models.constant("zero", np.array(0, np.float32)),
+        onnx_models.constant("other", np.full(8, 5, np.float32)),
+    ]
+    proto = onnx_models.model(
+        nodes, {"flag": shape, "x": shape, "mask": shape}, {"y": shape}, weights
+    )
+    inputs = {
+        "flag": np.array([0, 1] * 4, np.float32),
+        "x": np.random.default_rng(0).random(8, dtype=np.float32) + 1,
+        "mask": np.full(8, np.finfo(np.float32).min),
+    }
+    assert 0 < subject.reference(models.load(proto), inputs).floor_rel < 1e-6
 
 
 def test_inputs_that_raise_are_an_error_that_shows_where(bench: Workbench) -> None:

@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         Exit code: 0 done, 1 what was asked for is not so, 2 wrong usage.
     """
-    options = _parser().parse_args(argv)
+    options = parser().parse_args(argv)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # Windows redirects in a code page without arrows
             stream.reconfigure(errors="replace")
@@ -45,16 +45,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """The commands and their options."""
+    made = argparse.ArgumentParser(
         prog="pytest-portability", description="Performance portability of models, beside pytest."
     )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = made.add_subparsers(required=True, metavar="COMMAND")
     here = commands.add_parser("targets", help="what hardware is here, what is not, and why")
     here.add_argument("--json", action="store_true", help="print JSON")
     here.set_defaults(command=_targets)
     _add_stored(commands)
-    return parser
+    return made
 
 
 def _add_stored(commands: Any) -> None:

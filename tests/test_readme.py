@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from pytest_portability import hookspec, settings
+from pytest_portability import cli, hookspec, settings
 from pytest_portability.kernels import Kernel, KernelUse
 from pytest_portability.records import Accepted, Figures, ModelVersion, Parity
 from pytest_portability.verdicts import POLICY
@@ -93,6 +94,14 @@ def test_every_key_of_the_record_schema_is_named() -> None:
         {f.name for kind in kinds for f in fields(kind)} - {"wall", "busy", "kernel"} - latencies
     )
     assert [name for name in sorted(names) if f"`{name}`" not in schema.replace(".", "")] == []
+
+
+def test_the_commands_over_stored_records_are_known() -> None:
+    lines = next(block for block in blocks("console") if "diff" in block).strip().splitlines()
+    for line in lines:
+        name, *arguments = shlex.split(line)
+        assert name == "pytest-portability"
+        assert cli.parser().parse_args(arguments).command
 
 
 def test_every_verdict_is_in_the_table_in_order() -> None:

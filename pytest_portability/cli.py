@@ -100,8 +100,8 @@ def _diff(options: argparse.Namespace) -> int:
     if not 0 <= options.tolerance < 1:
         msg = f"--tolerance is {options.tolerance:g}; expected a fraction from 0 to below 1"
         raise UsageError(msg)
-    with Sources(options.baselines) as sources:
-        found = delta(*sources.pair(options.old, options.new), Allowed(loss=options.tolerance))
+    pair = Sources(options.baselines).pair(options.old, options.new)
+    found = delta(*pair, Allowed(loss=options.tolerance))
     if not found.rows and not found.problems:
         msg = (
             f"nothing to compare: {found.old} has {len(found.only_old)} records and {found.new} "
@@ -114,8 +114,7 @@ def _diff(options: argparse.Namespace) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
-    with Sources(options.baselines) as sources:
-        found = matrix(sources.version(options.version or str(options.baselines)))
+    found = matrix(Sources(options.baselines).version(options.version or str(options.baselines)))
     _say(options, found, shown.matrix_text(found))
     return 0 if found.cells and not found.problems else 1
 

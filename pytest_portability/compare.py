@@ -164,7 +164,7 @@ def decide(
     same_batch = baseline and baseline.figures.batch_effective == record.figures.batch_effective
     if baseline is not None and same_batch:
         shown = _judged(shown, record, baseline, allowed)
-    doubts = preconditions.doubts(record, repeats, parity)
+    doubts = preconditions.doubts(record, baseline, repeats, parity)
     if baseline is None and (taken := record.figures.contended or 0.0) > CONTENTION_LIMIT:
         doubts = (*doubts, f"{_neighbours(taken)} meanwhile: record it on a quieter machine")
     shown = replace(shown, warnings=(*shown.warnings, *doubts))

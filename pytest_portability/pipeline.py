@@ -39,6 +39,8 @@ from pytest_portability.settings import Setting
 from pytest_portability.subject import Source, Subject
 from pytest_portability.targets import Target
 from pytest_portability.verdicts import Verdict
+from pytest_portability.versions import delta
+from pytest_portability.versions.source import Version
 from pytest_portability.worker import Job, Outcome
 from pytest_portability.yardstick import threads_of
 
@@ -201,6 +203,7 @@ class Pipeline:
     Args:
         servers: where children run.
         baselines: directory of the records.
+        against: what is held against instead; a target of it stands in for any other.
         recording: whether this run records, which takes more repeats.
         commit: git commit of the project, empty outside a repository.
         progress: told what is going on, in a few words; an empty text when it is over.
@@ -211,12 +214,14 @@ class Pipeline:
         servers: Servers,
         baselines: Path,
         *,
+        against: Version | None = None,
         recording: bool = False,
         commit: str = "",
         progress: Callable[[str], None] = lambda _text: None,
     ) -> None:
         self._servers = servers
         self._baselines = baselines
+        self._against = against
         self._recording = recording
         self._commit = commit
         self._progress = progress
@@ -230,7 +235,7 @@ class Pipeline:
             RecordError: the baseline cannot be read.
         """
         key = ask.key(item)
-        baseline = _baseline(self._baselines, key)
+        baseline = self._baseline(key)
         try:
             result = self._run(item, ask, baseline)
         except Unsupported as exc:
@@ -243,6 +248,12 @@ class Pipeline:
         finally:
             self._progress("")
         return result
+
+    def _baseline(self, key: Key) -> Record | None:
+        if self._against is not None:
+            return delta.counterpart(self._against, key)
+        path = records.path_of(self._baselines, key.model, key.target)
+        return records.read(path).get(key) if path.exists() else None
 
     def _run(self, item: Item, ask: Ask, baseline: Record | None) -> Result:
         built = self._describe(item, ask, item.batch)
@@ -487,8 +498,3 @@ def _measurement(item: Item, ask: Ask, built: _Built, outcomes: Sequence[Outcome
         items=ask.items * share,
         unit=ask.unit,
     )
-
-
-def _baseline(directory: Path, key: Key) -> Record | None:
-    path = records.path_of(directory, key.model, key.target)
-    return records.read(path).get(key) if path.exists() else None

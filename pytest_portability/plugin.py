@@ -194,6 +194,7 @@ class RunHooks:
         accept = config.getoption("portability_accept") or ""
         updates = ledger.Updates(directory=self._baselines, accept=accept)
         self.updates = updates if config.getoption("portability_update", default=False) else None
+        self._against = run.against(self._baselines, self.setting("against"), self.updates)
         self.claims = ledger.Claims()
         self._begun: set[tuple[str, str]] = set()
         self._paths: dict[str, Path] = {}
@@ -316,6 +317,7 @@ class RunHooks:
         return pipeline.Pipeline(
             self._servers,
             self._baselines,
+            against=self._against,
             recording=self.updates is not None,
             commit=run.commit_of(self.root),
             progress=self._progress.show,

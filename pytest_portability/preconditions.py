@@ -39,11 +39,16 @@ def unmet(
 
 
 def doubts(
-    record: Record, repeats: Sequence[Repeat], parity: ParityVerdict | None
+    record: Record,
+    baseline: Record | None,
+    repeats: Sequence[Repeat],
+    parity: ParityVerdict | None,
 ) -> tuple[str, ...]:
     """What speaks against a measurement without deciding a verdict, one sentence each."""
+    other = baseline is not None and baseline.key != record.key
+    held = [f"held against {baseline.key}"] if baseline is not None and other else []
     blind = record.path.caveats if record.path.evidence == "none" else ()
-    return (*_unknown(record), *(parity.notes if parity else ()), *_doubts(repeats), *blind)
+    return (*held, *_unknown(record), *(parity.notes if parity else ()), *_doubts(repeats), *blind)
 
 
 def _misplaced(record: Record, measurement: Measurement | None) -> _Found:

@@ -24,7 +24,9 @@ from pytest_portability.errors import PortabilityError, UsageError
 from pytest_portability.pipeline import Item
 from pytest_portability.runtimes import Runtime
 from pytest_portability.servers import Servers
+from pytest_portability.settings import Setting
 from pytest_portability.targets import Absent, Device, Target
+from pytest_portability.versions.source import Sources, Version
 
 DEFAULT_RUNTIMES = ("onnxruntime.*", "torch", "torch.compile")
 
@@ -249,6 +251,20 @@ def census(directory: Path) -> Census:
         ),
         unreadable=unreadable,
     )
+
+
+def against(baselines: Path, given: Setting[str], updates: object) -> Version | None:
+    """What a run is held against instead of the baselines; None for these.
+
+    Raises:
+        UsageError: nothing of that name is known, or the run would also write the baselines.
+    """
+    if not given.value:
+        return None
+    if updates is not None:
+        msg = f"--portability-against={given.value} only compares: not with --update-baselines"
+        raise UsageError(msg)
+    return Sources(baselines).version(given.value)
 
 
 def session(commit: str, pytest_version: str) -> dict[str, str]:

@@ -89,6 +89,13 @@ def reason(text: str) -> str:
     return text.strip()
 
 
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        msg = "expected the name of a commit, a directory of records or a target"
+        raise ValueError(msg)
+    return value.strip()
+
+
 def _directory(value: Any) -> str:
     if not str(value).strip():
         msg = "expected a directory"
@@ -219,6 +226,14 @@ DECLARED = {
             option="--portability-baselines",
             metavar="DIR",
             help="directory of the records, from the root directory, default baselines",
+        ),
+        Declared(
+            name="against",
+            parse=_text,
+            default="",
+            option="--portability-against",
+            metavar="SPEC",
+            help="hold this run against a commit, a directory or a target, default the baselines",
         ),
         Declared(
             name="require",

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 
-from pytest_portability import attribute, compare, parity
+from pytest_portability import attribute, compare, parity, records
 from pytest_portability.attribute import Cause
 from pytest_portability.compare import Allowed, Comparison
 from pytest_portability.effects import path_changes
+from pytest_portability.errors import RecordError
 from pytest_portability.records import Figures, Key, Record
 from pytest_portability.targets import usable_cores
 from pytest_portability.verdicts import POLICY, Verdict
@@ -133,14 +134,14 @@ def _of_model(old: Version, new: Version, allowed: Allowed | None, model: str) -
 
 
 def _pairs(
-    old: Mapping[Key, Record], new: Mapping[Key, Record], *, across: bool
+    old: Mapping[Key, Record], new: Collection[Key], *, across: bool
 ) -> Iterator[tuple[Key, Key]]:
     """Rows of the same key; across targets then those of the same build, then of its family."""
-    equal = sorted(old.keys() & new.keys())
+    equal = sorted(old.keys() & set(new))
     yield from ((key, key) for key in equal)
     if not across:
         return
-    before, after = sorted(old.keys() - set(equal)), sorted(new.keys() - set(equal))
+    before, after = sorted(old.keys() - set(equal)), sorted(set(new) - set(equal))
     for alike in (_build, _family):
         for key in tuple(after):
             same = [o for o in before if alike(o) == alike(key)]
@@ -159,11 +160,32 @@ def _family(key: Key) -> tuple[object, ...]:
     return key.model, key.runtime.partition(".")[0], key.precision, key.batch, key.profile
 
 
+def counterpart(version: Version, key: Key) -> Record | None:
+    """The record that a new one is held against; None if there is none.
+
+    Args:
+        version: its records; where it names a target, that target's may stand in.
+        key: of the new record.
+
+    Raises:
+        RecordError: a file of the model cannot be read.
+    """
+    name = records.path_of(version.directory, key.model, key.target).parent.name
+    found, unreadable = version.read(name)
+    if unreadable:
+        raise RecordError(unreadable[0])
+    pairs = _pairs(found, [key], across=bool(version.target))
+    old = next((old for old, _ in pairs), None)
+    if old is None:
+        return None
+    return found[old] if old.target == key.target else raw(found[old])
+
+
 def row(record: Record, baseline: Record, allowed: Allowed | None = None) -> Row:
     """Hold two stored records against each other: parity first, then speed and memory."""
     across = record.key.target != baseline.key.target
     judged = parity.between(record.computed, baseline.computed)
-    sides = (_raw(record), _raw(baseline)) if across else (record, baseline)
+    sides = (raw(record), raw(baseline)) if across else (record, baseline)
     comparison = compare.decide(*sides, parity=judged, allowed=allowed)
     now, then = record.figures, baseline.figures
     return Row(
@@ -184,7 +206,7 @@ def row(record: Record, baseline: Record, allowed: Allowed | None = None) -> Row
     )
 
 
-def _raw(record: Record) -> Record:
+def raw(record: Record) -> Record:
     """Without the yardstick: another target is as fast as it is, and no slower machine."""
     figures = record.figures
     wall = replace(figures.wall, ratio=math.nan)

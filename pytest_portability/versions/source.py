@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import re
+import shutil
 import tempfile
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cached_property
 from pathlib import Path
 
 from pytest_portability import records
@@ -41,7 +44,7 @@ class Version:
 
 
 class Sources:
-    """Finds versions by what a user types; commits are laid out in a directory of its own.
+    """Finds versions by what a user types; commits are laid out until this process ends.
 
     Args:
         baselines: the directory of the records in the working tree.
@@ -49,13 +52,12 @@ class Sources:
 
     def __init__(self, baselines: Path) -> None:
         self._baselines = baselines
-        self._folder = tempfile.TemporaryDirectory(prefix="portability-versions-")
 
-    def __enter__(self) -> Sources:
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self._folder.cleanup()
+    @cached_property
+    def _folder(self) -> Path:
+        folder = tempfile.mkdtemp(prefix="portability-versions-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        return Path(folder)
 
     def pair(self, first: str, second: str = "") -> tuple[Version, Version]:
         """Two versions, of two arguments or of one such as ``v1.4..HEAD``.
@@ -106,7 +108,7 @@ class Sources:
                 f"{self._baselines}, and no commit: {exc}"
             )
             raise UsageError(msg) from exc
-        folder = Path(self._folder.name) / commit
+        folder = self._folder / commit
         if not folder.exists():
             self._lay_out(checkout, commit, folder)
         return Version(name=spec, directory=folder)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from synthetic import KEY, RECORD, figures, path, steady, use
+from vendors import VENDORS
 
 from pytest_portability import cli, records
 from pytest_portability.outputs import sketch
@@ -460,3 +461,56 @@ def test_a_link_in_a_commit_is_not_followed(project: Project) -> None:
     (project.baselines / "m" / "link.toml").symlink_to("/etc/passwd")
     project.commit()
     assert project.json("diff", "HEAD..HEAD")["problems"] == []
+
+
+# --- eight vendors, SYNTHETIC --------------------------------------------------------------------
+
+
+def test_the_matrix_of_eight_vendors_has_a_row_for_each(project: Project) -> None:
+    project.record(*VENDORS)
+    code, out, _ = project.call("show")
+    assert code == 0
+    for some in VENDORS:
+        assert re.search(rf"^minilm +{some.key.target} +{some.key.row} ", out, re.MULTILINE)
+    metrics = {m["key"]["runtime"]: m for m in project.json("show")["metrics"]}
+    assert metrics["onnxruntime"]["strict"] == 0.0  # the Intel device has none
+    assert len(metrics["onnxruntime"]["present"]) == 4
+
+
+@pytest.mark.parametrize("other", sorted({r.key.target for r in VENDORS} - {"nvidia-h200"}))
+def test_another_vendor_is_compared_with_its_reasons(project: Project, other: str) -> None:
+    """By a runtime of the same family, or not at all; no kernel is compared by name."""
+    project.record(*VENDORS)
+    code, out, err = project.call("diff", "nvidia-h200", other)
+    if other == "intel-max-1550":
+        assert code == 2
+        assert "none of the same build" in err
+        return
+    assert code == 1
+    assert "(was " in out
+    assert "same outputs" in out
+    assert "raw seconds" in out
+    assert not re.search(r"kernels .*(triton|Attention|TRTKernel)", out)
+
+
+@pytest.mark.parametrize("some", VENDORS, ids=lambda r: f"{r.key.target}-{r.key.runtime}")
+def test_a_record_of_each_shape_is_read_back_as_it_was(project: Project, some: Record) -> None:
+    project.record(some)
+    (read,) = records.read_all(project.baselines)[0].values()
+    for fact in ("effective", "toolchain", "options", "providers", "platform", "arch"):
+        assert getattr(read, fact) == getattr(some, fact)
+    assert set(read.path.uses) == set(some.path.uses)
+    assert project.call("diff", "baselines", "baselines")[0] == 0
+
+
+@pytest.mark.parametrize("target", sorted({r.key.target for r in VENDORS}))
+def test_the_way_to_each_vendor_names_its_builds(project: Project, target: str) -> None:
+    """From a record on the CPU alone."""
+    key = replace(KEY, model="minilm")
+    project.record(replace(RECORD, key=key))
+    steps = dict(project.json("plan", "--model=minilm", f"--target={target}")["steps"])
+    vendor = target.partition("-")[0]
+    (line,) = (
+        line for lines in steps.values() for line in lines if line.startswith(f"on {vendor}: ")
+    )
+    assert "onnxruntime." in line or "openvino" in line

@@ -45,7 +45,7 @@ def doubts(
     parity: ParityVerdict | None,
 ) -> tuple[str, ...]:
     """What speaks against a measurement without deciding a verdict, one sentence each."""
-    other = baseline is not None and baseline.key != record.key
+    other = baseline is not None and baseline.key.target != record.key.target
     held = [f"held against {baseline.key}"] if baseline is not None and other else []
     blind = record.path.caveats if record.path.evidence == "none" else ()
     return (*held, *_unknown(record), *(parity.notes if parity else ()), *_doubts(repeats), *blind)

@@ -166,6 +166,9 @@ def test_memory_that_became_slower_explains_what_the_weights_take_of_the_time() 
     assert memory_drift(streams(8e9), then) == pytest.approx(0.5 * math.log(1.25))
     assert memory_drift(streams(12.5e9), then) == pytest.approx(-0.32 * math.log(1.25))
     assert memory_drift(streams(1e9), then) == pytest.approx(math.log(10))  # all of the time
+    assert memory_drift(streams(9e9), then) == 0.0  # no more than copies differ by for nothing
+    small = replace(then, model=replace(then.model, parameters=2_000_000))
+    assert memory_drift(replace(small, figures=streams(5e9).figures), small) == 0.0  # in a cache
     # A machine that became slower as a whole is what the yardstick is for.
     assert memory_drift(streams(8e9, 0.00125), then) == pytest.approx(0.0)
     assert memory_drift(streams(10e9, 0.00125), then) == pytest.approx(-0.4 * math.log(1.25))

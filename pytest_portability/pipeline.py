@@ -40,6 +40,7 @@ from pytest_portability.subject import Source, Subject
 from pytest_portability.targets import Target
 from pytest_portability.verdicts import Verdict
 from pytest_portability.versions import delta
+from pytest_portability.versions.closest import beside
 from pytest_portability.versions.source import Version
 from pytest_portability.worker import Job, Outcome
 from pytest_portability.yardstick import threads_of
@@ -276,20 +277,17 @@ class Pipeline:
                 break
             more = self._measure(item, ask, built, repeat=len(outcomes), known=then)
             outcomes.append(more[1])
+        causes: tuple[Cause, ...] = ()
         if comparison.verdict is Verdict.MISSING:
             everything, _ = records.read_all(self._baselines)
-            close = records.closest(everything, record.key, record.arch, record.vendor)
-            comparison = compare.with_closest(comparison, *(close or (None,)))
-            if close is None:
-                comparison = replace(
-                    comparison, reason=comparison.reason + _twin(everything, record)
-                )
+            comparison, causes = beside(comparison, everything)
+        else:
+            where = self._diverges(item, ask, built, comparison)
+            causes = attribute.attribute(comparison, log=log, diverges=where)
         return Result(
             key=record.key,
             comparison=comparison,
-            causes=attribute.attribute(
-                comparison, log=log, diverges=self._diverges(item, ask, built, comparison)
-            ),
+            causes=causes,
             measurement=measurement,
             outputs=first.outputs,
         )
@@ -453,17 +451,6 @@ class Pipeline:
         if done < min(least, ask.repeats):
             return True
         return done < ask.repeats and compare.undecided(comparison)
-
-
-def _twin(everything: Mapping[Key, Record], record: Record) -> str:
-    """Which model of another name has these weights; empty if none has."""
-    same = {r.key.model for r in everything.values() if r.model.weights == record.model.weights}
-    if not same or not record.model.weights:
-        return ""
-    name = min(same)
-    return (
-        f"; {name!r} has the same weights: if the test was renamed, name={name!r} finds its record"
-    )
 
 
 def _preload(runtime: Runtime) -> tuple[str, ...]:

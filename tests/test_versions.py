@@ -18,10 +18,12 @@ import pytest
 from synthetic import KEY, RECORD, figures, path, steady, use
 from vendors import VENDORS
 
-from pytest_portability import cli, records
+from pytest_portability import cli, compare, records
 from pytest_portability.outputs import sketch
 from pytest_portability.records import Record
+from pytest_portability.verdicts import Verdict
 from pytest_portability.versions import delta, git, history
+from pytest_portability.versions.closest import beside
 
 IDENTITY = {
     **{f"GIT_{who}_NAME": "A Tester" for who in ("AUTHOR", "COMMITTER")},
@@ -393,6 +395,25 @@ def test_rows_of_the_same_time_that_differ_are_for_a_person(project: Project) ->
     code, _, err = project.call("merge", "one", "two", "--newest")
     assert code == 1
     assert "delete one of them" in err
+
+
+# --- the closest record ------------------------------------------------------------------------
+
+
+def test_the_gap_to_the_closest_record_is_told_with_its_causes() -> None:
+    split = path(use("Add", 2, 0.3), use("Gelu", 2, 0.3), use("MatMul", 2, 0.4))
+    fused = path(use("BiasGelu", 2, 0.5, absorbs=("Add", "Gelu")), use("MatMul", 2, 0.5))
+    here = at(14.0, replace(RECORD, key=replace(KEY, target="cpu-y-2c")), path=split)
+    there = at(10.0, path=fused)
+    shown, causes = beside(compare.decide(here, None), {there.key: there})
+    assert shown.verdict is Verdict.MISSING
+    assert shown.closest == there
+    assert any(
+        text.startswith("unlike the closest: ") and "Gelu" in text for text in shown.warnings
+    )
+    assert causes == () or causes[0].kind == "fusion"
+    slow = at(100.0, here, path=split)
+    assert beside(compare.decide(slow, None), {there.key: there})[1][0].kind == "fusion"
 
 
 # --- bad input ---------------------------------------------------------------------------------

@@ -8,7 +8,15 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from pytest_portability import footprint, kernels, preconditions
-from pytest_portability.loss import Interval, Sample, expected, loss, memory_drift, usable
+from pytest_portability.loss import (
+    Interval,
+    Sample,
+    crowding,
+    expected,
+    loss,
+    memory_drift,
+    usable,
+)
 from pytest_portability.parity import ParityVerdict
 from pytest_portability.records import Figures, Record
 from pytest_portability.samples import Measurement
@@ -219,8 +227,9 @@ def _judged(shown: Comparison, record: Record, baseline: Record, allowed: Allowe
             prior = expected(axis, record, baseline, shown.contended)
             if updated:
                 prior = replace(prior, spread_rel=math.hypot(prior.spread_rel, UPDATED_SPREAD))
+            crowd = crowding(axis, record, baseline)
             check, base = Sample(mine, now.repeats), Sample(other, then.repeats)
-            axes.append(loss(axis, check, base, prior, relative=same, drift=drift))
+            axes.append(loss(axis, check, base, prior, relative=same, drift=drift + crowd))
     machine = 0.0
     if same and usable(now.yardstick_s) and usable(then.yardstick_s):
         machine = now.yardstick_s / then.yardstick_s - 1

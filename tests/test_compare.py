@@ -436,6 +436,20 @@ def test_on_a_contended_machine_wall_time_alone_or_other_threads_cannot_be_judge
     assert other.reason.endswith("other threads change the CPU time")
 
 
+def test_a_loss_that_neighbours_explain_is_not_claimed() -> None:
+    """Its windows disagree as neighbours make them, and the record's did not."""
+
+    def beside(level: float, contended: float, unrest: float) -> Record:
+        some = figures(steady(level), steady(level))
+        assert some.busy is not None
+        busy = replace(some.busy, unrest_rel=unrest)
+        return record(threads=1, figures=replace(some, busy=busy, contended=contended))
+
+    alone, crowded = beside(10.0, 0.0, 0.03), beside(14.0, 0.6, 0.2)
+    assert decide(crowded, alone).verdict is Verdict.INCONCLUSIVE
+    assert decide(beside(14.0, 0.6, 0.03), alone).verdict is Verdict.REGRESSED
+
+
 def crowd(taken: float, at_once: float | None) -> Record:
     """A record of two threads beside neighbours that took so much."""
     figures = replace(FIGURES, contended=taken, threads_at_once=at_once)

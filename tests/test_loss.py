@@ -18,6 +18,7 @@ from pytest_portability.loss import (
     Interval,
     Prior,
     Sample,
+    crowding,
     expected,
     loss,
     memory_drift,
@@ -198,6 +199,21 @@ def test_drift_stretches_the_interval_to_its_side_and_excuses_as_much_of_a_claim
     assert [x.certain for x in (plain, slower, quicker)] == [True, False, True]
     assert drifted(faster, math.log(1.15)).certain
     assert not drifted(faster, -math.log(1.15)).certain
+
+
+def test_neighbours_that_came_explain_windows_that_disagree() -> None:
+    """Torch's operators took 39 % longer beside a load that the record was not made beside."""
+    calm, restless = unrest(record(threads=1), 0.05), unrest(record(threads=1), 0.25)
+
+    def beside(some: Record, contended: float | None) -> Record:
+        return replace(some, figures=replace(some.figures, contended=contended))
+
+    crowd, alone = beside(restless, 0.6), beside(calm, 0.0)
+    assert crowding("busy", crowd, alone) == pytest.approx(2.0 * 0.2)
+    assert crowding("busy", alone, crowd) == pytest.approx(-2.0 * 0.2)
+    assert crowding("busy", beside(restless, 0.05), alone) == 0.0  # restless, but as crowded
+    assert crowding("busy", beside(restless, None), alone) == 0.0
+    assert crowding("busy", crowd, beside(calm, 0.55)) == 0.0
 
 
 @pytest.mark.parametrize("unquiet", ["check", "baseline"])

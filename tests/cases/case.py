@@ -149,6 +149,8 @@ class Judged:
         words = self.cause_text(name) if right.causes and kinds else self.said(name)
         if not re.search(right.said, words):
             found.append(f"does not say {right.said!r}")
+        if not re.search(right.anywhere, self.said(name)):
+            found.append(f"nowhere says {right.anywhere!r}")
         return found
 
     def cause_text(self, name: str) -> str:

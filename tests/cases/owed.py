@@ -52,7 +52,9 @@ class Owed:
         verdicts: words, each of which is.
         causes: words, kinds that the first cause may be of; empty where nothing but the machine
             may be blamed.
-        said: a regular expression for what reason, causes and evidence have to say.
+        said: a regular expression for what the reason, or the first cause with its evidence, has to
+            say.
+        anywhere: the same for what any cause may say.
         share: least share of the loss that the first cause has to explain.
         where: whether the fault shows on this machine; where not, nothing may be flagged.
     """
@@ -60,6 +62,7 @@ class Owed:
     verdicts: str
     causes: str = ""
     said: str = ""
+    anywhere: str = ""
     share: float = 0.0
     where: Callable[[], bool] = lambda: True
 
@@ -77,7 +80,7 @@ OWED: Mapping[str, Mapping[str, Owed]] = {
         "no_longer_flushed": Owed(
             "regressed", "options data", "set_denormal_as_zero", where=slow_subnormals
         ),
-        "all_nan": Owed("parity", "data graph", r"\b32\b.*\b11\b|\b11\b.*\b32\b"),
+        "all_nan": Owed("parity", "data graph", anywhere=r"\b32\b.*\b11\b|\b11\b.*\b32\b"),
         "softmax_overflow": Owed("parity", "data graph", r"NaN|non-finite"),
         "cancellation": Owed("parity", "data graph", "relative L2"),
         "dropout": Owed("parity", "nondeterminism", "repeats differ"),
@@ -129,7 +132,7 @@ OWED: Mapping[str, Mapping[str, Owed]] = {
         "silent_bf16": Owed("parity", "precision", "fp32 → bf16", where=chooses_bf16),
         # Here another option was asked for, of which the precision is a consequence.
         "accuracy_mode_lost": Owed(
-            "parity", "options precision", "fp32 → bf16", where=chooses_bf16
+            "parity", "options precision", anywhere="fp32 → bf16", where=chooses_bf16
         ),
         "half_weights": Owed("stale", "weights precision graph", r"conv0\.weight"),
         "small_scale": Owed("parity", "quantization"),

@@ -341,7 +341,8 @@ def _unhindered(shown: Comparison, busy: Interval | None, wall: Interval | None)
     if busy and wide and wall and wall.value < shown.tolerance:
         verdict, reason, deciding = _certain(shown, [busy])
         reason += f"; wall time too noisy to judge beside neighbours: {wall}"
-    if verdict is Verdict.REGRESSED and deciding is wall and busy is not None:
+    grew = busy is not None and _lost(busy, shown.tolerance)
+    if verdict is Verdict.REGRESSED and deciding is wall and busy is not None and not grew:
         reason += f"; work per batch did not grow with it ({busy}): host-bound or less parallel"
     return verdict, reason, deciding
 

@@ -333,6 +333,16 @@ def test_other_memory_bandwidth_is_said_and_is_no_regression(now: float, word: s
     assert against(copied(10e9, 12.0), copied(10e9, 10.0)).verdict is Verdict.REGRESSED
 
 
+def test_a_loss_on_both_axes_is_not_said_to_be_of_the_host() -> None:
+    """Wall time decides, because its interval is the narrower one; the work grew with it."""
+    both = record(figures=figures(steady(15, 4, 0.02), steady(15, 4, 0.004)))
+    some = against(both)
+    assert some.verdict is Verdict.REGRESSED
+    assert some.loss is not None
+    assert some.loss.axis == "wall"
+    assert "host-bound" not in some.reason
+
+
 def test_a_loss_of_wall_time_alone_is_a_regression_that_names_the_host() -> None:
     some = against(slower(1.0, wall=1.3))
     assert some.verdict is Verdict.REGRESSED

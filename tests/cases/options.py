@@ -72,18 +72,24 @@ def channels(*, last: bool) -> Any:
     return g.model()
 
 
-def pointwise(*, reads: bool = False) -> Any:
+def step(x: Any) -> Any:
+    """One of the elementwise steps."""
+    return (x * 1.01 + 0.1).clamp(-3.0, 3.0)
+
+
+def pointwise(*, reads: bool = False, calls: bool = False) -> Any:
     """Elementwise steps that a compiler fuses into one kernel.
 
     Args:
         reads: a value after every step, inside the loop, which then is not compiled at all.
+        calls: each step is a function of its own, which is compiled even then.
     """
     import torch  # noqa: PLC0415 - heavy
 
     class Pointwise(torch.nn.Module):  # type: ignore[misc]
         def forward(self, x: Any) -> Any:
             for _ in range(20):
-                x = (x * 1.01 + 0.1).clamp(-3.0, 3.0)
+                x = step(x) if calls else (x * 1.01 + 0.1).clamp(-3.0, 3.0)
                 if reads and float(x[0, 0]) > 1e30:
                     x = x * 0.5
             return x
@@ -218,6 +224,13 @@ SLOWER = (
         batch=16,
         good=Build(model=pointwise, inputs=rows),
         bad=Build(model=partial(pointwise, reads=True), inputs=rows),
+    ),
+    Case(
+        name="breaks",
+        runtime="torch.compile",
+        batch=16,
+        good=Build(model=partial(pointwise, calls=True), inputs=rows),
+        bad=Build(model=partial(pointwise, reads=True, calls=True), inputs=rows),
     ),
     Case(
         name="backend",

@@ -112,6 +112,7 @@ OWED: Mapping[str, Mapping[str, Owed]] = {
         "backend": Owed("regressed", "options", "backend.*eager"),
         # All of it ran eagerly, for a break inside a loop.
         "declined": Owed("placement", "launches fallback", "(?i:graph break|for/while loop)"),
+        "breaks": Owed("regressed", "launches", "left part of the model eager|graph breaks"),
         "gelu": Owed("regressed", "fusion", "Gelu"),
         "transposes": Owed("regressed", "layout", "Transpose"),
         "copies": Owed("regressed", "layout", "copy|clone|contiguous"),

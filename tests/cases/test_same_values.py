@@ -8,7 +8,6 @@ from example_runs import need
 from owed import OWED
 
 need("onnx", "onnxruntime", "torch")
-pytestmark = pytest.mark.alone
 
 
 @pytest.mark.parametrize("name", OWED["same_values"])

@@ -128,7 +128,7 @@ def _history(options: argparse.Namespace) -> int:
 def _plan(options: argparse.Namespace) -> int:
     found = plan(options.baselines, options.model, options.target)
     _say(options, found, shown.plan_text(found))
-    return 0
+    return int(bool(found.problems))
 
 
 def _merge(options: argparse.Namespace) -> int:

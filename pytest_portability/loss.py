@@ -116,7 +116,7 @@ class Prior:
 
 CROWDING = 2.0
 """What neighbours may add to ln(time) per unit by which unrest grew with them. Beside a steady load
-windows of torch disagreed by 12 to 30 % more than on the idle machine, and its undisturbed time was
+windows of torch disagreed by 11 to 26 % more than on the idle machine, and its undisturbed time was
 26 to 64 % longer: neighbours empty the caches that small operators live in. Builds whose windows
 agreed as before took within 5 % of what they took. Fitted on 360 pairs of identical builds."""
 

@@ -135,7 +135,8 @@ def copy_bandwidth() -> float:
     A witness beside the yardstick, which waits for no memory: on an idle virtual machine whose
     products took the same time, a build that streams through its weights took 28 % longer than an
     hour before, for all machines on a host share its memory. A stream beside it slowed that build
-    1.17 times and copies of this size 1.27 times; sums, or blocks half as large, did not follow.
+    1.17 times and copies of this size 1.27 times; sums hardly followed, and copies of half the size
+    became twice as slow.
 
     Returns:
         NaN where two such blocks cannot be had.

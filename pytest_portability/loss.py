@@ -77,6 +77,10 @@ Identical builds an hour apart differed by 0.1 to 2.6 % on an idle virtual machi
 one session agreed within 0.3 to 0.8 %; 16 to 28 % where memory decides, which nothing here tells.
 A claim has to be beyond it; a pass does not, for the next session looks again."""
 
+SESSION_UNREST = 0.25
+"""More of it per unit of unrest where several threads work: torch on two settled for whole sessions
+in states up to 18 % apart, within which windows disagreed by 14 %."""
+
 UNREST = 0.4
 """More of it per unit of unrest: where the typical window takes 10 % longer than an undisturbed
 one, undisturbed ones of several processes have a standard deviation of some 4 %. Fitted on a
@@ -107,10 +111,12 @@ class Prior:
 
     Attributes:
         spread_rel: standard deviation of ln(figure).
+        session_rel: that between sessions.
         freedom: degrees of freedom it counts for.
     """
 
     spread_rel: float
+    session_rel: float = SESSION_SPREAD
     freedom: float = PRIOR_FREEDOM
 
 
@@ -202,9 +208,11 @@ def expected(axis: str, check: Record, baseline: Record, contended: float | None
     taken = UNKNOWN_CONTENTION if contended is None else contended
     then, now = baseline.figures.contended, check.figures.contended
     more = taken if then is None or now is None else abs(now - then)
-    slope, change = CONTENTION[check.parallel or baseline.parallel, axis]
+    parallel = check.parallel or baseline.parallel
+    slope, change = CONTENTION[parallel, axis]
     unrest = max(_unrest(getattr(side.figures, axis)) for side in (check, baseline))
-    return Prior(math.hypot(QUIET_SPREAD[axis], UNREST * unrest, slope * taken, change * more))
+    spread = math.hypot(QUIET_SPREAD[axis], UNREST * unrest, slope * taken, change * more)
+    return Prior(spread, math.hypot(SESSION_SPREAD, SESSION_UNREST * unrest * parallel))
 
 
 def _unrest(axis: Axis) -> float:
@@ -262,7 +270,7 @@ def loss(
     ends = (0.0, -half - max(drift, 0.0), half - min(drift, 0.0))
     value, low, high = (-math.expm1(-(d + step)) for step in ends)
     excused = max(drift, 0.0) if d > 0 else max(-drift, 0.0)
-    certain = abs(d) - excused > _claimed(error, freedom)
+    certain = abs(d) - excused > _claimed(error, freedom, prior.session_rel)
     return Interval(axis=axis, value=value, low=low, high=high, certain=certain, relative=relative)
 
 
@@ -275,15 +283,16 @@ def _variance(squares: float, freedom: float, prior: Prior) -> tuple[float, floa
     return (max(pooled, squares / freedom) if freedom else pooled), total
 
 
-def _claimed(error: float, freedom: float) -> float:
+def _claimed(error: float, freedom: float, session: float) -> float:
     """The difference beyond which a claim is certain, between two sessions.
 
     Args:
         error: standard error by repeats, above 0.
         freedom: its degrees of freedom; those of the sum with the spread between sessions are by
             Welch and Satterthwaite (doi:10.2307/3002019).
+        session: standard deviation of ln(figure) between sessions.
     """
-    total = math.hypot(error, math.sqrt(2) * SESSION_SPREAD)
+    total = math.hypot(error, math.sqrt(2) * session)
     both = t_quantile(CLAIM, freedom * (total / error) ** 4) * total
     # More degrees of freedom must not make certain what the repeats alone do not.
     return max(both, t_quantile(CLAIM, freedom) * error)

@@ -232,6 +232,19 @@ def test_unrest_that_is_not_known_is_assumed(rel: float | None) -> None:
     )
 
 
+def test_several_threads_whose_windows_disagree_may_be_as_far_apart_in_the_next_session() -> None:
+    """Torch on two threads: repeats within 9 %, and the next session 18 % away from them."""
+    restless = unrest(record(threads=2), 0.14)
+    alone = unrest(record(threads=1), 0.14)
+    assert expected("busy", restless, restless, 0.0).session_rel == pytest.approx(
+        math.hypot(0.010, 0.25 * 0.14)
+    )
+    assert expected("busy", alone, alone, 0.0).session_rel == 0.010
+    base, check = sample(1.0, 4, 0.002), sample(1.15, 6, 0.002)
+    assert held(check, base, Prior(0.01)).certain
+    assert not held(check, base, Prior(0.01, session_rel=0.036)).certain
+
+
 def test_a_loss_is_claimed_at_a_level_that_the_interval_shown_does_not_need() -> None:
     """Outside of a one-in-twenty interval is no claim yet."""
     found = held(sample(10.25, 2, 0.008), sample(10, 4, 0.008))

@@ -20,13 +20,6 @@ VENDORS = ("nvidia", "amd", "intel", "apple", "qualcomm", "huawei", "cpu")
 PLATFORMS = ("cuda", "rocm", "xpu", "mps", "directml", "webgpu", "qnn", "cann", "npu")
 FAMILIES = ("torch", "onnxruntime", "openvino")
 
-TOO_LATE = (
-    "--update-baselines is also defined by a conftest that was found during collection, too late "
-    "for pytest to give it the flag. Say which one is meant: --portability --update-baselines for "
-    "pytest-portability's; for the project's move the option into the root conftest, or name the "
-    "conftest's directory on the command line"
-)
-
 _ARCHITECTURE = re.compile(
     r"(?<![\w-])(?:sm_\d+[a-z]?|gfx[0-9a-f]{3,}|xe_\w+|m\d+|x86_64|aarch64|arm64)(?![\w-])"
 )
@@ -40,6 +33,13 @@ def names(expression: str) -> list[str]:
     """
     asked = _ARCHITECTURE.findall(expression)
     return sorted({*VENDORS, *PLATFORMS, *FAMILIES, *asked})
+
+
+def register(config: Any, name: str) -> None:
+    """Make a name known to ``-m``."""
+    line = f"{name}: portability items of this vendor, platform, architecture or runtime"
+    if line not in config.getini("markers"):
+        config.addinivalue_line("markers", line)
 
 
 def asks(expression: str) -> str:

@@ -22,6 +22,7 @@ from pytest_portability import records, runtimes, targets, worker, yardstick
 from pytest_portability.attribute import KINDS, Cause
 from pytest_portability.errors import PortabilityError, UsageError
 from pytest_portability.pipeline import Item
+from pytest_portability.records import Key
 from pytest_portability.runtimes import Runtime
 from pytest_portability.servers import Servers
 from pytest_portability.settings import Setting
@@ -224,11 +225,13 @@ class Census:
     """What the baselines directory holds.
 
     Attributes:
+        keys: of the records.
         targets: target id → number of records.
         architectures: of those targets, as names that a marker can have.
         unreadable: what is wrong with the files that cannot be read, one message each.
     """
 
+    keys: frozenset[Key]
     targets: Counter[str]
     architectures: frozenset[str]
     unreadable: tuple[str, ...]
@@ -245,6 +248,7 @@ def census(directory: Path) -> Census:
         raise UsageError(msg)
     known, unreadable = records.read_all(directory)
     return Census(
+        keys=frozenset(known),
         targets=Counter(key.target for key in known),
         architectures=frozenset(
             re.sub(r"\W", "_", record.arch) for record in known.values() if record.arch

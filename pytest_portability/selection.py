@@ -48,6 +48,20 @@ def asks(expression: str) -> str:
     return next((word for word in words if word in names(expression)), "")
 
 
+def whole(config: Any) -> bool:
+    """Whether the command line leaves nothing of the suite out.
+
+    Args:
+        config: of pytest. What a plugin leaves out during collection it does not tell.
+    """
+    narrowing = ("keyword", "markexpr", "deselect", "ignore", "ignore_glob", "lf", "stepwise")
+    if any(config.getoption(option, default=None) for option in narrowing):
+        return False
+    source = config.args_source
+    everything = source is source.INVOCATION_DIR and config.invocation_params.dir == config.rootpath
+    return everything or source is source.TESTPATHS
+
+
 def name(node: Any) -> str:
     """The name of a test's model where it gives none."""
     full: str = getattr(node, "originalname", node.name)

@@ -21,7 +21,7 @@ from pytest_portability.report import Entry, Report
 from pytest_portability.verdicts import Verdict
 
 GOLDEN: dict[str, Any] = {
-    "top": ["schema", "session", "targets", "absent", "recorded", "problems", "items"],
+    "top": ["schema", "session", "targets", "absent", "recorded", "unused", "problems", "items"],
     "session": ["pytest_portability", "pytest", "python", "commit", "finished"],
     "target": ["id", "vendor", "arch", "product", "platform", "memory_bytes", "facts"],
     "item": [

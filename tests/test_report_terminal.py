@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from project import PLAIN, Project, output
 from scripted import comparison
-from synthetic import RECORD, measurement
+from synthetic import KEY, RECORD, measurement
 
 from pytest_portability.attribute import Cause
 from pytest_portability.parity import ParityVerdict
@@ -82,7 +82,11 @@ def every() -> Report:
     )
     return Report(
         targets=(H200, CPU),
-        recorded={H200.id: 4, "amd-mi300x": 3, "apple-m2-max": 1},
+        recorded=frozenset(
+            replace(KEY, target=target, batch=batch)
+            for target, number in ((H200.id, 4), ("amd-mi300x", 3), ("apple-m2-max", 1))
+            for batch in range(number)
+        ),
         entries=[
             entry(Verdict.OK, parity=parity_ok, warnings=("threads: 2 → 1, at no cost",)),
             entry(Verdict.OK, model="tokens", record=tokens, profile=(("seq", 128),)),
@@ -142,7 +146,7 @@ def test_the_header_says_what_is_here_and_what_is_not() -> None:
 
 def test_the_header_says_nothing_of_hardware_that_nobody_looked_for() -> None:
     """Where collection failed, every record's target would be called absent."""
-    unsearched = Report(recorded={"amd-mi300x": 3})
+    unsearched = Report(recorded=frozenset({replace(KEY, target="amd-mi300x")}))
     assert terminal.header(unsearched) == (
         "portability: no test got as far as to ask which devices are here"
     )

@@ -426,3 +426,82 @@ def test_whatever_writing_raises_fails_its_item_only(
     result.assert_outcomes(failed=2)
     assert "the record was not written: LookupError: no such codec" in flat(result)
     assert "INTERNALERROR" not in output(result)
+
+
+# --- records that nothing asks for ------------------------------------------------------------
+
+TWO = """
+def test_kept(portability):
+    portability.check("m.onnx", inputs, name="ok")
+
+def test_dropped(portability):
+    portability.check("m.onnx", inputs, name="missing")
+"""
+SKIPPING = """
+def test_elsewhere(portability):
+    pytest.skip("not today")
+"""
+
+
+@pytest.mark.parametrize("workers", ["-n0", "-n2"])
+def test_a_record_that_no_test_of_the_whole_suite_asks_for_is_listed(
+    project: Project, workers: str
+) -> None:
+    """By name, on a check and on an update alike; it is not taken away."""
+    pytest.importorskip("xdist")
+    project.make(TWO)
+    project.spawn("--update-baselines")
+    dropped = TWO.partition("def test_dropped")
+    project.make(dropped[0])
+    result = project.spawn("--portability", "--portability-report=json:report.json", workers)
+    text = output(result)
+    assert "1 record that no test of the whole suite asked for:" in text
+    assert f"missing/{project.target}.toml fake-native-b1" in text
+    assert "take them out, or bring their tests back" in text
+    assert project.json()["unused"] == [
+        {"model": "missing", "target": project.target, "row": "fake-native-b1"}
+    ]
+    assert result.ret == 0
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("-k", "kept"),
+        ("-m", "cpu"),
+        ("test_it.py",),
+        ("--deselect", "test_it.py::test_other"),
+        ("-p", "cacheprovider", "--lf"),
+        ("--ignore=other",),
+    ],
+    ids=" ".join,
+)
+def test_a_part_of_the_suite_says_nothing_of_the_other_records(
+    project: Project, args: tuple[str, ...]
+) -> None:
+    project.make(TWO)
+    project.spawn("--update-baselines")
+    project.make(TWO.partition("def test_dropped")[0])
+    text = output(project.spawn("--portability", *args))
+    assert "1 measured" in text
+    assert "asked for" not in text
+
+
+def test_nor_does_a_suite_in_which_a_test_skipped_that_may_have_asked(project: Project) -> None:
+    project.make(TWO)
+    project.spawn("--update-baselines")
+    project.make(TWO.partition("def test_dropped")[0] + SKIPPING)
+    assert "asked for" not in output(project.spawn("--portability"))
+
+
+def test_nor_does_one_of_which_a_plugin_left_something_out(project: Project) -> None:
+    hook = """
+def pytest_collection_modifyitems(config, items):
+    left = [item for item in items if "dropped" in item.name]
+    items[:] = [item for item in items if item not in left]
+    config.hook.pytest_deselected(items=left)
+"""
+    project.make(TWO)
+    project.spawn("--update-baselines")
+    project.make(TWO, conftest=hook)
+    assert "asked for" not in output(project.spawn("--portability"))

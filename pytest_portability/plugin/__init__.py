@@ -16,13 +16,12 @@ import pytest
 from pytest_portability import selection, settings
 from pytest_portability.errors import PortabilityError
 from pytest_portability.plugin import flag
-from pytest_portability.plugin.measuring import RunHooks
+from pytest_portability.plugin.measuring import RunHooks, deselected_key
 
 if TYPE_CHECKING:
     from pytest_portability.fixture import Portability
 
 run_key = pytest.StashKey[RunHooks]()
-deselected_key = pytest.StashKey[bool]()
 
 # --- options -----------------------------------------------------------------------------------
 

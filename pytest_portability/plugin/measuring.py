@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from pytest_portability.servers import Servers
     from pytest_portability.settings import Setting
 
+deselected_key = pytest.StashKey[bool]()
+"""Present when a test of ours was not selected."""
+
 entries_key = pytest.StashKey["list[Entry]"]()
 """What an item measured and no report carries yet."""
 
@@ -56,7 +59,7 @@ class RunHooks:
         self._failure: BaseException | None = None  # what a failed check of the item raised
         self._headed = self._several = False
         census = run.census(self._baselines)
-        self.report = report.Report(recorded=census.targets, problems=[*census.unreadable])
+        self.report = report.Report(recorded=census.keys, problems=[*census.unreadable])
         self._ledger = ledger.Ledger(self.report, self.updates)
         shown = config.pluginmanager.hasplugin("terminalreporter")
         self._progress = terminal.Progress(config.get_terminal_writer() if shown else None)
@@ -292,7 +295,10 @@ class RunHooks:
 
         if found := ledger.unpacked(getattr(node, "workeroutput", {}).get("portability", "")):
             self._several = True
-            self.report.found(*found)
+            *here, deselected = found
+            self.report.found(*here)
+            if deselected:
+                self._config.stash[deselected_key] = True
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -301,13 +307,17 @@ class RunHooks:
 
         config: Any = self._config
         if self._worker:
-            found = (self.report.targets, self.report.absents)
+            found = (self.report.targets, self.report.absents, deselected_key in config.stash)
             config.workeroutput["portability"] = ledger.packed(found)
             return
         if config.getoption("collectonly"):
             return
         if self._several and (lacks := self.report.lacks(self.setting("require").value)):
             self.report.problems.append(lacks)
+        ended = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+        stopped = session.shouldstop or session.shouldfail or not ended
+        partial = stopped or deselected_key in config.stash
+        self.report.whole = not partial and selection.whole(config)
         self._write_reports()
         if session.exitstatus == pytest.ExitCode.OK and self.report.complaints:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -51,7 +51,8 @@ class Report:
 
     Attributes:
         session: facts of the run, such as the commit and the versions of pytest and ourselves.
-        recorded: target id → number of its records among the baselines.
+        recorded: the records among the baselines.
+        whole: whether the whole suite ran, so that a record which no item has is of no use.
         searched: whether any worker looked for hardware: only a test that asks for it does.
         problems: what went wrong beside the items, one message each; such a run is not green.
     """
@@ -59,7 +60,8 @@ class Report:
     targets: tuple[Target, ...] = ()
     absents: tuple[Absent, ...] = ()
     searched: bool = False
-    recorded: Mapping[str, int] = field(default_factory=dict)
+    recorded: frozenset[Key] = frozenset()
+    whole: bool = False
     session: MutableMapping[str, str] = field(default_factory=dict)
     entries: list[Entry] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -103,7 +105,22 @@ class Report:
     def missing_targets(self) -> dict[str, int]:
         """Targets that have records but are not here → number of records."""
         here = {t.id for t in self.targets}
-        return {target: n for target, n in sorted(self.recorded.items()) if target not in here}
+        counts = Counter(key.target for key in self.recorded)
+        return {target: n for target, n in sorted(counts.items()) if target not in here}
+
+    @property
+    def unused(self) -> list[Key]:
+        """Records on targets that are here which no item of the whole suite has.
+
+        An item that skipped or broke may not have told the name of its model: records of its
+        runtime are left out.
+        """
+        if not self.whole:
+            return []
+        here = {t.id for t in self.targets}
+        unheard = {e.key.runtime for e in self.entries if e.comparison.record is None}
+        left = self.recorded - {e.key for e in self.entries}
+        return sorted((k for k in left if k.target in here and k.runtime not in unheard), key=str)
 
 
 def write(report: Report, kind: str, path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
@@ -37,7 +38,8 @@ def _report(report: Report) -> dict[str, Any]:
             for t in report.targets
         ],
         "absent": report.absents,
-        "recorded": report.recorded,
+        "recorded": Counter(key.target for key in report.recorded),
+        "unused": [{"model": k.model, "target": k.target, "row": k.row} for k in report.unused],
         "problems": report.complaints,
         "items": [_item(e) for e in report.entries],
     }

@@ -25,6 +25,7 @@ DONE = {"written", "refreshed", "unchanged"}
 """What an update did where it did not fail or refuse: its row has nothing to cry about."""
 
 MOST_CAUSES = 5
+MOST_UNUSED = 10
 MACHINE_NOTE_REL = 0.05
 """How far a machine may be from its records, by the yardstick, before a line says so."""
 
@@ -64,6 +65,7 @@ def lines(report: Report) -> list[str]:
         out.append(_line(row, widths, right))
         out.extend(_below(entry))
     out.extend(_machines(report))
+    out.extend(_unused(report))
     out.append(_summary(report))
     return [harmless(line) for line in out]
 
@@ -226,6 +228,18 @@ def _machines(report: Report) -> Iterator[str]:
                 f"{target}: by its yardstick the machine is {abs(typical) * 100:.0f} % {word} "
                 "than when the records were made; builds are judged relative to it"
             )
+
+
+def _unused(report: Report) -> Iterator[str]:
+    """Records that no test asks for any more: nothing holds them, and nothing updates them."""
+    if unused := report.unused:
+        yield f"{_records(len(unused))} that no test of the whole suite asked for:"
+        yield from (
+            f"        {key.model}/{key.target}.toml {key.row}" for key in unused[:MOST_UNUSED]
+        )
+        if len(unused) > MOST_UNUSED:
+            yield f"        and {len(unused) - MOST_UNUSED} more in the JSON report"
+        yield "        take them out, or bring their tests back"
 
 
 def _summary(report: Report) -> str:

@@ -156,8 +156,8 @@ def refusal(precision: str, platform: str) -> str:
     return ""
 
 
-def autocast(torch: Any, request: Request, device: Any) -> Callable[[], Any]:
-    """Make the autocast context of each run.
+def autocast(torch: Any, request: Request, device: Any) -> Any:
+    """Make the autocast context of each run, which one run after the other enters.
 
     ``fp16`` and ``bf16`` are autocast: weights stay as they are, the operators that gain from it
     run in half precision, as mixed-precision serving does. A module converted with ``.half()`` is
@@ -171,17 +171,16 @@ def autocast(torch: Any, request: Request, device: Any) -> Callable[[], Any]:
     if half is None:
         ambient = available and torch.is_autocast_enabled(device.type)
         if request.precision == "native" or not ambient:
-            return contextlib.nullcontext  # switching off what is off costs 4 us a run
-        return lambda: torch.autocast(device.type, enabled=False)
+            return contextlib.nullcontext()  # switching off what is off costs 4 us a run
+        return torch.autocast(device.type, enabled=False)
     if not available:
         msg = f"{request.precision}: torch {torch.__version__} has no autocast on {device.type!r}"
         raise Unsupported(msg)
     try:
-        torch.autocast(device.type, dtype=half)
+        return torch.autocast(device.type, dtype=half)
     except (RuntimeError, ValueError) as exc:
         msg = f"{request.precision}: {exc}"
         raise Unsupported(msg) from exc
-    return lambda: torch.autocast(device.type, dtype=half)
 
 
 def weight_dtype(torch: Any, module: Any) -> Any:

@@ -22,7 +22,7 @@ from pytest_portability import cli, compare, records
 from pytest_portability.outputs import sketch
 from pytest_portability.records import Record
 from pytest_portability.verdicts import Verdict
-from pytest_portability.versions import delta, git, history
+from pytest_portability.versions import git, history, sharing
 from pytest_portability.versions.closest import beside
 
 IDENTITY = {
@@ -214,7 +214,7 @@ def test_a_branch_may_have_the_name_of_a_directory(project: Project) -> None:
 def test_many_models_are_read_by_several_processes(
     project: Project, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    monkeypatch.setattr(delta, "MANY_MODELS", 2)
+    monkeypatch.setattr(sharing, "MANY", 2)
     project.record(
         *(replace(RECORD, key=replace(KEY, model=f"m{number:02}")) for number in range(count))
     )

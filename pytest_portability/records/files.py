@@ -6,6 +6,7 @@ Knows files and kinds of values; what a record is made of is the business of ``r
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import math
@@ -13,7 +14,6 @@ import os
 import re
 import secrets
 import stat
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,13 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import filelock
+import tomli
 
 from pytest_portability.errors import RecordError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 Tables = dict[str, Any]
 """A TOML document or table as plain values."""
@@ -84,7 +80,7 @@ def parsed(path: Path, text: str) -> Tables:
         RecordError: it is not TOML.
     """
     try:
-        return tomllib.loads(text)
+        return tomli.loads(text)
     except (
         ValueError,
         RecursionError,
@@ -199,24 +195,30 @@ def enumerate_keys(values: list[Any]) -> Iterator[tuple[str, Any]]:
     return ((str(index), value) for index, value in enumerate(values))
 
 
-def take_fields(cls: type[Any], table: Table, skip: Iterable[str] = ()) -> dict[str, Any]:
+def take_fields(cls: Any, table: Table, skip: Iterable[str] = ()) -> dict[str, Any]:
     """Values for a dataclass whose fields are scalars, or mappings or tuples of scalars.
 
     The field's own annotation says what is allowed; an optional scalar, a mapping, a tuple and a
     field with a default may be absent.
     """
-    found: dict[str, Any] = {}
+    return {name: take(table, name) for name, take in _takers(cls).items() if name not in skip}
+
+
+@functools.cache
+def _takers(cls: Any) -> Mapping[str, Callable[[Table, str], Any]]:
+    """How each field of a dataclass is read, worked out once: a file asks a thousand times."""
+    found: dict[str, Callable[[Table, str], Any]] = {}
     for f in fields(cls):
-        if f.name in skip:
-            continue
         kind, _, rest = str(f.type).partition("[")
         if kind == "Mapping":
-            found[f.name] = table.mapping(f.name, rest.rstrip("]").split(", ")[1])
+            value = rest.rstrip("]").split(", ")[1]
+            found[f.name] = functools.partial(Table.mapping, kind=value)
         elif kind == "tuple":
-            found[f.name] = table.sequence(f.name, rest.split(",")[0])
+            found[f.name] = functools.partial(Table.sequence, kind=rest.split(",")[0])
         else:
             kind, _, none = kind.partition(" | ")
-            found[f.name] = table.take(f.name, kind, None if none else f.default)
+            default = None if none else f.default
+            found[f.name] = functools.partial(Table.take, kind=kind, default=default)
     return found
 
 

@@ -8,17 +8,13 @@ So statements are told apart here, and what did not change keeps its bytes.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_portability.records.files import Tables, dotted, key_text, plain, string_text
+import tomli
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from pytest_portability.records.files import Tables, dotted, key_text, plain, string_text
 
 Where = tuple[str | int, ...]
 
@@ -137,7 +133,7 @@ def _existing(text: str) -> tuple[dict[Where, _Section], str]:
     sections: dict[Where, _Section] = {(): section}
     counts: dict[Where, int] = {}
     for statement in statements:
-        inner: Any = tomllib.loads(statement.text)
+        inner: Any = tomli.loads(statement.text)
         if statement.text.startswith("["):
             where: Where = ()
             while inner:

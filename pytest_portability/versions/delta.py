@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -14,15 +13,9 @@ from pytest_portability.compare import Allowed, Comparison
 from pytest_portability.effects import path_changes
 from pytest_portability.errors import RecordError
 from pytest_portability.records import Figures, Key, Record
-from pytest_portability.targets import usable_cores
 from pytest_portability.verdicts import POLICY, Verdict
+from pytest_portability.versions.sharing import each
 from pytest_portability.versions.source import Version
-
-MOST_PROCESSES = 8
-"""Windows allows 61; reading is faster than what more of them would wait for."""
-
-MANY_MODELS = 32
-"""From so many on, reading is shared among processes: a file of 12 rows takes some 10 ms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,12 +96,7 @@ class Delta:
 def delta(old: Version, new: Version, allowed: Allowed | None = None) -> Delta:
     """Hold every row of a version against its row in another one."""
     models = sorted({*old.models(), *new.models()})
-    one = partial(_of_model, old, new, allowed)
-    if len(models) < MANY_MODELS:
-        found = [one(model) for model in models]
-    else:
-        with ProcessPoolExecutor(max_workers=min(usable_cores(), MOST_PROCESSES)) as pool:
-            found = list(pool.map(one, models, chunksize=8))
+    found = list(each(partial(_of_model, old, new, allowed), models))
     return Delta(
         old=old.name,
         new=new.name,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import islice, pairwise
@@ -15,15 +14,14 @@ from pytest_portability import records
 from pytest_portability.errors import RecordError
 from pytest_portability.loss import usable
 from pytest_portability.records import Key
-from pytest_portability.targets import usable_cores
-from pytest_portability.versions.delta import MOST_PROCESSES
 from pytest_portability.versions.git import AT_ONCE, Blob, Checkout
+from pytest_portability.versions.sharing import pool
 
 STEP_REL = 0.05
 """Change of throughput from which a commit is named: the default tolerance."""
 
 MANY_BLOBS = 100
-"""From so many on, reading is shared among processes: a file of 12 rows takes some 8 ms."""
+"""From so many on, reading is shared among processes: a file of 12 rows takes some 6 ms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,11 +136,11 @@ def _read(checkout: Checkout, blobs: Sequence[Blob]) -> Iterator[_Found]:
     if len(blobs) < MANY_BLOBS:
         yield from map(_speeds, paths, contents)
         return
-    with ProcessPoolExecutor(max_workers=min(usable_cores(), MOST_PROCESSES)) as pool:
+    with pool() as processes:
         # Part by part: the pool would read everything that it is given at once.
         for _ in range(0, len(blobs), AT_ONCE):
             part = [list(islice(side, AT_ONCE)) for side in (paths, contents)]
-            yield from pool.map(_speeds, *part, chunksize=20)
+            yield from processes.map(_speeds, *part, chunksize=20)
 
 
 def _speeds(path: str, data: bytes) -> _Found:

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import harmonic_mean
 
 from pytest_portability.records import Key, Record
+from pytest_portability.versions.sharing import each
 from pytest_portability.versions.source import Version
 
 
@@ -70,16 +72,19 @@ def matrix(version: Version, models: Iterable[str] | None = None) -> Matrix:
         version: whose records.
         models: names of their directories; all if None.
     """
-    cells: list[Cell] = []
-    metrics: list[Portability] = []
-    problems: list[str] = []
-    for name in version.models() if models is None else models:
-        found, unreadable = version.read(name)
-        problems += unreadable
-        of_model = [_cell(record, found.values()) for _, record in sorted(found.items())]
-        cells += of_model
-        metrics += _metrics(of_model)
-    return Matrix(cells=tuple(cells), metrics=tuple(metrics), problems=tuple(problems))
+    names = version.models() if models is None else [*models]
+    parts = list(each(partial(_of_model, version), names))
+    return Matrix(
+        cells=tuple(cell for part in parts for cell in part.cells),
+        metrics=tuple(metric for part in parts for metric in part.metrics),
+        problems=tuple(problem for part in parts for problem in part.problems),
+    )
+
+
+def _of_model(version: Version, name: str) -> Matrix:
+    found, unreadable = version.read(name)
+    cells = tuple(_cell(record, found.values()) for _, record in sorted(found.items()))
+    return Matrix(cells=cells, metrics=tuple(_metrics(cells)), problems=unreadable)
 
 
 def _cell(record: Record, others: Iterable[Record]) -> Cell:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from pytest_portability import records
 from pytest_portability.errors import RecordError, UsageError
 from pytest_portability.records import Key, Record
+from pytest_portability.versions.sharing import each
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,16 +50,24 @@ def merge(
     done = Merged()
     places = list(dict.fromkeys([into, *sources]))
     names = sorted({path.parent.name for place in places for path in place.glob("*/*.toml")})
-    for name in names:  # twice, one model at a time: all of them may be more than memory holds
-        rows = _rows(places, name, newest=newest)
-        done.refused += rows.refused if mixed else [*rows.refused, *rows.mixed(sources)]
-    if not done.refused:
-        for name in names:
-            _write(_rows(places, name, newest=newest), into, done)
+    # Twice, one model at a time: all of them may be more than memory holds.
+    for refused in each(partial(_refused, places, sources, newest, mixed), names):
+        done.refused += refused
+    for part in each(partial(_write, places, into, newest), [] if done.refused else names):
+        done.written += part.written
+        done.unchanged += part.unchanged
     return done
 
 
-def _write(rows: _Rows, into: Path, done: Merged) -> None:
+def _refused(
+    places: Sequence[Path], sources: Collection[Path], newest: bool, mixed: bool, name: str
+) -> list[str]:
+    rows = _rows(places, name, newest=newest)
+    return rows.refused if mixed else [*rows.refused, *rows.mixed(sources)]
+
+
+def _write(places: Sequence[Path], into: Path, newest: bool, name: str) -> Merged:
+    rows, done = _rows(places, name, newest=newest), Merged()
     files: dict[Path, dict[Key, Record]] = {}
     for key, record in rows.chosen.items():
         files.setdefault(records.path_of(into, key.model, key.target), {})[key] = record
@@ -66,6 +76,7 @@ def _write(rows: _Rows, into: Path, done: Merged) -> None:
             done.written.append(path)
         else:
             done.unchanged += 1
+    return done
 
 
 @dataclass(slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from synthetic import KEY, RECORD, figures, path, steady, use
 from vendors import VENDORS
 
 from pytest_portability import cli, compare, records
+from pytest_portability.errors import RecordError
 from pytest_portability.outputs import sketch
 from pytest_portability.records import Record
 from pytest_portability.verdicts import Verdict
@@ -381,6 +382,34 @@ def test_of_rows_that_differ_the_later_one_is_taken_when_asked(project: Project)
         assert project.call("merge", *order, "--newest", f"--baselines={order[0]}-first")[0] == 0
         file = records.path_of(project.root / f"{order[0]}-first", KEY.model, KEY.target)
         assert records.read(file)[KEY].measured == later.measured
+
+
+def test_a_file_that_one_runner_has_is_taken_as_it_is(project: Project) -> None:
+    """With what a reviewer wrote into it, and whatever its name means to a pattern."""
+    odd = replace(RECORD, key=replace(KEY, model="m[1]"))
+    project.record(odd, RECORD, to=project.root / "one")
+    file = records.path_of(project.root / "one", "m[1]", KEY.target)
+    file.write_text("# agreed with Ann\n" + file.read_text(encoding="utf-8"), encoding="utf-8")
+    project.record(H200, to=project.root / "two")
+    assert project.call("merge", "one", "two")[0] == 0
+    assert snapshot(project.baselines) == {
+        **snapshot(project.root / "one"),
+        **snapshot(project.root / "two"),
+    }
+
+
+def test_a_file_that_came_to_be_there_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
+    source, path = (records.path_of(tmp_path / n, KEY.model, KEY.target) for n in ("a", "b"))
+    records.write(source, {KEY: RECORD})
+    assert records.copy(source, path)
+    assert not records.copy(source, path)
+    other = at(12.0)
+    records.write(path, {KEY: other})
+    with pytest.raises(RecordError, match="was written by another process meanwhile; merge again"):
+        records.copy(source, path)
+    assert records.read(path)[KEY].figures.throughput == records.significant(
+        other.figures.throughput
+    )
 
 
 def test_a_figure_that_is_not_known_is_no_contradiction(project: Project) -> None:

@@ -43,6 +43,7 @@ __all__ = [
     "Parity",
     "Record",
     "closest",
+    "copy",
     "loads",
     "path_of",
     "read",
@@ -220,6 +221,26 @@ def write(path: Path, records: Mapping[Key, Record]) -> bool:
         return False
     with locked(path):
         return _write(path, records)
+
+
+def copy(source: Path, path: Path) -> bool:
+    """Put a whole file, which ``read`` has read, where there is none yet.
+
+    Returns:
+        False if it was there already, byte for byte.
+
+    Raises:
+        RecordError: it cannot be read or written, or another one came to be there meanwhile.
+    """
+    text, _ = parse(source)
+    with locked(path):
+        if not path.exists():
+            replace(path, text)
+            return True
+        if parse(path)[0] == text:
+            return False
+    msg = f"{path}: was written by another process meanwhile; merge again"
+    raise RecordError(msg)
 
 
 def _write(path: Path, records: Mapping[Key, Record]) -> bool:

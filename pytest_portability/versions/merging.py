@@ -67,15 +67,18 @@ def _refused(
 
 
 def _write(places: Sequence[Path], into: Path, newest: bool, name: str) -> Merged:
-    rows, done = _rows(places, name, newest=newest), Merged()
-    files: dict[Path, dict[Key, Record]] = {}
-    for key, record in rows.chosen.items():
-        files.setdefault(records.path_of(into, key.model, key.target), {})[key] = record
-    for path, found in sorted(files.items()):
-        if records.write(path, found):
-            done.written.append(path)
+    done = Merged()
+    for file in sorted({path.name for place in places for path in (place / name).glob("*.toml")}):
+        path = into / name / file
+        having = [place for place in places if (place / name / file).exists()]
+        if having == [into]:
+            wrote = False
+        elif len(having) == 1:
+            wrote = records.copy(having[0] / name / file, path)
         else:
-            done.unchanged += 1
+            wrote = records.write(path, _rows(having, name, newest=newest, file=file).chosen)
+        done.written += [path] if wrote else []
+        done.unchanged += not wrote
     return done
 
 
@@ -133,10 +136,10 @@ class _Rows:
         return "; ".join(sorted(parts)) if len(seen) > 1 else ""
 
 
-def _rows(places: Sequence[Path], name: str, *, newest: bool) -> _Rows:
+def _rows(places: Sequence[Path], name: str, *, newest: bool, file: str = "") -> _Rows:
     rows = _Rows(newest=newest)
     for place in places:
-        for path in sorted((place / name).glob("*.toml")):
+        for path in [place / name / file] if file else sorted((place / name).glob("*.toml")):
             try:
                 found = records.read(path)
             except RecordError as exc:

@@ -34,9 +34,7 @@ TARGET = Target(vendor="cpu", arch="x86_64", product="benchmark", platform="cpu"
 MODEL = ModelVersion(
     kind="onnx", framework="", opset={}, weights="w", tensors={}, graph="g", parameters=0
 )
-PARITY = Parity(
-    reference="none", error_rel=0.0, floor_rel=0.0, inputs="", input_specs=(), outputs=()
-)
+PARITY = Parity(reference="none", error_rel=0.0, inputs="", input_specs=(), outputs=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,18 @@ from pytest_portability.models import Array, Arrays, digest
 
 SKETCH_REL = 0.25
 """How far a distance from sketches may be off, either way (measured 0.78–1.21)."""
+
+FILL = 100.0
+"""How many times as large as all other elements fill is. Beside fewer, an error of 1 % of the rest
+still makes one of 1e-4, which is out of the tolerance of fp32."""
+
+FILL_LEAST = 1e3
+"""Magnitude from which a value may be fill: probabilities that are exactly 1 are none."""
+
+FILL_REL = 0.01
+"""How far fill may be from its value: bf16 rounds it by 0.4 %."""
+
+BF16_MOST = 3.38953139e38
 
 _LONE = {"output", "output_0"}
 _BUCKETS = 64
@@ -25,16 +38,16 @@ class OutputDifference:
     """One output held against its reference of the same shape.
 
     Attributes:
-        error_rel: ‖output − reference‖₂ ÷ ‖reference‖₂ over elements finite in both, in float64;
-            ‖output − reference‖₂ itself where the reference is all zero; for an integer, boolean
-            or string output the share (0–1) of elements that differ.
+        error_rel: ‖output − reference‖₂ ÷ ‖reference‖₂ over elements that count in both (no fill,
+            finite), in float64; ‖output − reference‖₂ itself where the reference is all zero; for
+            an integer, boolean or string output the share (0–1) of elements that differ.
         absolute: whether the reference is all zero, so that ``error_rel`` is not relative.
         elements: number of elements compared.
         differing: elements that differ at all; NaN equals NaN.
         exact: whether the output is integer, boolean or string.
-        misplaced: elements that are NaN, +inf or −inf in one and not the same in the other.
-        nonfinite: NaN and infinite elements of the output.
-        nonfinite_reference: NaN and infinite elements of the reference.
+        misplaced: elements that are NaN, infinite or fill in one and not the same in the other.
+        nonfinite: NaN, infinite and fill elements of the output.
+        nonfinite_reference: those of the reference.
     """
 
     name: str
@@ -52,8 +65,8 @@ class OutputDifference:
         name = repr(self.name)
         if self.misplaced:
             return (
-                f"output {name}: {self.nonfinite} of {self.elements} elements are NaN or infinite, "
-                f"{self.nonfinite_reference} in {than}; {self.misplaced} are not the same"
+                f"output {name}: {self.nonfinite} of {self.elements} elements are NaN, infinite or "
+                f"masked, {self.nonfinite_reference} in {than}; {self.misplaced} are not the same"
             )
         if self.error_rel <= tolerance:
             return ""
@@ -90,14 +103,16 @@ class Differences:
         """Whether every element is the same, NaN where NaN is."""
         return not self.problems and not any(d.differing for d in self.outputs)
 
-    def failures(self, tolerance: float, than: str = "the reference") -> tuple[str, ...]:
+    def failures(
+        self, allowed: Callable[[str], float], than: str = "the reference"
+    ) -> tuple[str, ...]:
         """One sentence for each way in which the outputs are not the reference's.
 
         Args:
-            tolerance: allowed error (fraction, ≥ 0) of each output.
+            allowed: error (fraction, ≥ 0) allowed of the output of a name.
             than: what the outputs were compared with, for the sentences.
         """
-        found = (d.failure(tolerance, than) for d in self.outputs)
+        found = (d.failure(allowed(d.name), than) for d in self.outputs)
         return (*self.problems, *(sentence for sentence in found if sentence))
 
 
@@ -139,15 +154,19 @@ def error_rel(outputs: Arrays, reference: Arrays) -> Differences:
 
 
 def _difference(name: str, here: Array, there: Array) -> OutputDifference:
-    """The relative L2 error in chunks; overflow of float64 gives infinity and so a failure."""
+    """The relative L2 error in chunks, each scaled so that no square leaves float64."""
     squares = norm = 0.0
     differing = misplaced = nonfinite = nonfinite_reference = 0
+    fill = filler(there)
+    scale = max((_largest(_without(b, fill)) for b in _chunks(there)), default=0.0) or 1.0
     with np.errstate(over="ignore", invalid="ignore"):
         for a, b in zip(_chunks(here), _chunks(there), strict=True):
+            a, b = _without(a, fill), _without(b, fill)  # noqa: PLW2901 - fresh copies
             lost_a, lost_b = ~np.isfinite(a), ~np.isfinite(b)
             same = (a == b) | (np.isnan(a) & np.isnan(b))
             both = ~(lost_a | lost_b)
-            difference, kept = (a - b)[both], b[both]
+            kept = b[both] / scale
+            difference = a[both] / scale - kept
             squares += float(difference @ difference)
             norm += float(kept @ kept)
             differing += int(np.count_nonzero(~same))
@@ -156,7 +175,7 @@ def _difference(name: str, here: Array, there: Array) -> OutputDifference:
             nonfinite_reference += int(np.count_nonzero(lost_b))
     return OutputDifference(
         name=name,
-        error_rel=math.sqrt(squares) / (math.sqrt(norm) or 1.0),
+        error_rel=math.sqrt(squares) / math.sqrt(norm) if norm else math.sqrt(squares) * scale,
         absolute=norm == 0 and squares > 0,
         elements=here.size,
         differing=differing,
@@ -164,6 +183,39 @@ def _difference(name: str, here: Array, there: Array) -> OutputDifference:
         nonfinite=nonfinite,
         nonfinite_reference=nonfinite_reference,
     )
+
+
+def filler(array: Array) -> float:
+    """The value of an output's masked elements, such as −1e9; NaN if none are.
+
+    One value, that of the largest magnitude, in more than one element and ``FILL`` times as large
+    as all others: beside it an error of everything else vanishes in a norm.
+    """
+    largest, value = 0.0, math.nan
+    for part in _chunks(array):
+        if (most := _largest(part)) > largest:
+            largest, value = (
+                most,
+                float(part[np.argmax(np.where(np.isfinite(part), abs(part), -1))]),
+            )
+    count, rest = 0, 0.0
+    for part in _chunks(array):
+        count += int(np.count_nonzero(part == value))
+        rest = max(rest, _largest(part[part != value]))
+    masks = count > 1 and largest >= FILL_LEAST and 0 < rest * FILL <= largest
+    return value if masks else math.nan
+
+
+def _largest(part: npt.NDArray[np.float64]) -> float:
+    """Largest magnitude among finite elements, 0 if there are none."""
+    return float(np.max(np.abs(part), initial=0.0, where=np.isfinite(part)))
+
+
+def _without(part: npt.NDArray[np.float64], fill: float) -> npt.NDArray[np.float64]:
+    """The elements, infinite where they are fill."""
+    close = np.abs(part - fill) <= FILL_REL * abs(fill)  # of no element where there is no fill
+    part[close] = math.copysign(math.inf, fill)
+    return part
 
 
 def _exact_difference(name: str, here: Array, there: Array) -> OutputDifference:
@@ -186,8 +238,20 @@ def _chunks(array: Array) -> Iterator[npt.NDArray[np.float64]]:
     flat = np.ascontiguousarray(array).reshape(-1)
     if flat.dtype.kind == "c":
         flat = flat.astype(np.complex128).view(np.float64)
+    # What is masked with the largest number of a type is infinite in a wider one.
+    most = _most(flat.dtype)
     for start in range(0, flat.size, _CHUNK):
-        yield flat[start : start + _CHUNK].astype(np.float64)
+        part = flat[start : start + _CHUNK].astype(np.float64)
+        saturated = np.abs(part) >= most
+        part[saturated] = np.copysign(np.inf, part[saturated])
+        yield part
+
+
+def _most(dtype: np.dtype[Any]) -> float:
+    """The largest number of a floating type; of float32 that of bfloat16, which comes as such."""
+    if dtype.kind != "f":
+        return math.inf  # bfloat16 and float8 of ml_dtypes, which NumPy does not know
+    return float(np.finfo(dtype).max) if dtype != np.float32 else BF16_MOST
 
 
 def sketch(array: Array) -> str:
@@ -199,15 +263,16 @@ def sketch(array: Array) -> str:
     estimates that of the arrays, with a standard deviation of √(2 ÷ 64) in its square.
     Charikar, Chen, Farach-Colton 2002, https://doi.org/10.1007/3-540-45465-9_59.
 
-    NaN and infinite elements count as zero; an empty array gives zeros.
+    NaN, infinite and fill elements count as zero; an empty array gives zeros.
 
     Args:
         array: floating, any shape; only read.
     """
     stream = np.random.PCG64(0)
-    signed, squares = np.zeros(2 * _BUCKETS), 0.0
+    signed, squares, fill = np.zeros(2 * _BUCKETS), 0.0, filler(array)
     with np.errstate(over="ignore", invalid="ignore"):
-        for part in _chunks(np.asarray(array)):
+        for part in _chunks(array):
+            part = _without(part, fill)  # noqa: PLW2901 - a fresh copy
             part[~np.isfinite(part)] = 0.0
             words = np.asarray(stream.random_raw((part.size + 7) // 8))
             hashes = words.astype("<u8").view(np.uint8)[: part.size] % np.uint8(2 * _BUCKETS)
@@ -266,9 +331,14 @@ def exact_digest(array: Array) -> str:
 
 
 def nonfinite(array: Array) -> str:
-    """Counts and the hash of the positions of non-finite elements; empty if all are finite."""
+    """Counts and the hash of the positions of non-finite and fill elements; empty without any.
+
+    The largest numbers of a type, and fill, count as infinite, whatever they are.
+    """
+    fill = filler(array)
+    parts = (_without(part, fill) for part in _chunks(array))
     codes = np.concatenate(
-        [np.isnan(p) + 2 * np.isposinf(p) + 3 * np.isneginf(p) for p in _chunks(array)]
+        [np.isnan(p) + 2 * np.isposinf(p) + 3 * np.isneginf(p) for p in parts]
         or [np.zeros(0, np.int64)]
     ).astype(np.uint8)
     if not codes.any():

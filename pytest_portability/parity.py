@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -86,22 +86,22 @@ class Parity:
     Attributes:
         reference: what the reference was, such as ``onnxruntime cpu fp32 unoptimised``.
         error_rel: worst relative L2 error over the outputs; NaN without a reference.
-        floor_rel: the same between two arrangements of the reference itself.
+        floors_rel: output name → the same between two arrangements of the reference itself.
         inputs: hash of the inputs; sketches of other inputs say nothing.
         outputs: signature at this profile's concrete shapes.
         sketches: output name → base64 of norm and count sketch, one short line.
         exact: output name → hash, for integer, boolean and string outputs; for a floating output
-            that holds non-finite elements, their counts and the hash of their positions.
+            that holds non-finite or fill elements, their counts and the hash of their positions.
         metrics: task metrics by name.
         repeatable: whether two runs of the same build gave the same bytes.
     """
 
     reference: str
     error_rel: float
-    floor_rel: float
     inputs: str
     input_specs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+    floors_rel: Mapping[str, float] = field(default_factory=dict)
     sketches: Mapping[str, str] = field(default_factory=dict)
     exact: Mapping[str, str] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -115,12 +115,13 @@ class Reference:
     Attributes:
         name: such as ``onnxruntime cpu fp32 unoptimised``.
         differences: the build's outputs against it.
-        floor_rel: error between two arrangements of the reference itself (fraction, ≥ 0).
+        floors_rel: output name → error between two arrangements of the reference itself
+            (fraction, ≥ 0): an output that amplifies rounding excuses no other.
     """
 
     name: str
     differences: Differences
-    floor_rel: float = 0.0
+    floors_rel: Mapping[str, float] = field(default_factory=dict)
 
 
 def measured(
@@ -152,7 +153,7 @@ def measured(
     return Parity(
         reference=reference.name if reference else "",
         error_rel=reference.differences.worst_rel if reference else math.nan,
-        floor_rel=reference.floor_rel if reference else 0.0,
+        floors_rel=dict(reference.floors_rel) if reference else {},
         inputs=digest(inputs),
         input_specs=signature(inputs),
         outputs=signature(outputs),
@@ -212,7 +213,7 @@ class ParityVerdict:
         stale: the build is faithful and computes something else because its weights changed.
         changed_tensors: weights that were changed, added or removed since the baseline.
         notes: what is worth saying and no failure, one sentence each.
-        tolerance: allowed relative L2 error against the reference.
+        tolerance: allowed relative L2 error against the reference, of an output without a floor.
     """
 
     faithful: bool | None
@@ -244,15 +245,17 @@ def tolerance(effective: str, floor_rel: float, override: float | None = None) -
     return max(row, min(FLOOR_FACTOR * floor_rel, TOLERANCES["bf16"]))
 
 
-def tolerance_between(now: Computed, then: Computed, override: float | None = None) -> float:
-    """Allowed relative L2 difference between what two builds computed.
+def tolerance_between(
+    now: Computed, then: Computed, output: str, override: float | None = None
+) -> float:
+    """Allowed relative L2 difference between what two builds computed for an output.
 
     That of the coarser precision; but for ``native``, where nobody asked for a coarser one, that
     of the record: a silent change from fp32 to bf16 is out of it. Where the record's runtime did
     not say, the finest precision that its error against the reference allows is presumed. The
     floor is the record's: what makes a model inaccurate may make its own floor so, too.
     """
-    floor = then.parity.floor_rel
+    floor = then.parity.floors_rel.get(output, 0.0)
     names = [then.presumed]
     if now.precision != "native":
         names.append(now.presumed)
@@ -282,14 +285,18 @@ def judge(
         repeats: the outputs of a second run of the same build held against the first's.
         limits: what may differ.
     """
-    allowed = tolerance(now.presumed, now.parity.floor_rel, limits.parity)
+    least = tolerance(now.presumed, 0.0, limits.parity)
+
+    def allowed(output: str) -> float:
+        return tolerance(now.presumed, now.parity.floors_rel.get(output, 0.0), limits.parity)
+
     failures: list[str] = []
     notes: list[str] = []
     if repeats is not None and not repeats.identical:
         wrong = repeats.failures(allowed, "the first run")
         failures += [f"repeats differ: {sentence}" for sentence in wrong]
         if not wrong:
-            notes.append(f"repeats differ by {repeats.worst_rel:.2g}, within {allowed:.2g}")
+            notes.append(f"repeats differ by {repeats.worst_rel:.2g}, within {least:.2g}")
     unfaithful = _unfaithful(reference, then, allowed, notes)
     failures += unfaithful
     faithful = None if reference is None else not unfaithful
@@ -299,7 +306,7 @@ def judge(
             same_model=None,
             failures=tuple(failures),
             notes=tuple(notes),
-            tolerance=allowed,
+            tolerance=least,
         )
     changed = changed_tensors(now, then)
     same, other = _same_model(now, then, limits, notes)
@@ -317,7 +324,7 @@ def judge(
         stale=stale,
         changed_tensors=changed,
         notes=tuple(notes),
-        tolerance=allowed,
+        tolerance=least,
     )
 
 
@@ -331,18 +338,28 @@ def between(now: Computed, then: Computed) -> ParityVerdict:
 
 
 def _unfaithful(
-    reference: Reference | None, then: Computed | None, allowed: float, notes: list[str]
+    reference: Reference | None,
+    then: Computed | None,
+    allowed: Callable[[str], float],
+    notes: list[str],
 ) -> tuple[str, ...]:
     """What is wrong against the reference; an error that the record holds was accepted before."""
     if reference is None:
         notes.append(UNREFERENCED)
         return ()
     accepted = then.parity.error_rel if then is not None else 0.0
-    if allowed < accepted < math.inf:
-        notes.append(f"an error of {accepted:.2g} against the reference is the record's, too")
-        allowed = accepted * (1 + SKETCH_REL)
+    worst = reference.differences.worst_rel
+    known = accepted * (1 + SKETCH_REL) if accepted < math.inf else 0.0
+    if reference.differences.failures(allowed) and worst <= known:
+        notes.append(f"an error of {worst:.2g} against the reference is the record's, too")
     empty = []
-    for d in reference.differences.outputs:
+    shown = [d for d in reference.differences.outputs if d.elements]
+    if not shown and reference.differences.outputs:
+        empty.append("no output has an element with these inputs: nothing can be compared")
+    elif len(shown) < len(reference.differences.outputs):
+        names = [d.name for d in reference.differences.outputs if not d.elements]
+        notes.append(f"nothing is compared of {', '.join(names)}: empty with these inputs")
+    for d in shown:
         if not d.nonfinite or d.misplaced:
             continue
         if d.nonfinite == d.elements:
@@ -352,10 +369,11 @@ def _unfaithful(
             )
         elif then is None:  # a record holds their positions: from then on they are compared
             notes.append(
-                f"output {d.name!r}: {d.nonfinite} of {d.elements} elements are NaN or infinite, "
-                "as in the reference: only the others are compared"
+                f"output {d.name!r}: {d.nonfinite} of {d.elements} elements are NaN, infinite or "
+                "masked, as in the reference: only the others are compared"
             )
-    return (*empty, *reference.differences.failures(allowed, "the reference"))
+    failures = reference.differences.failures(lambda name: max(allowed(name), known))
+    return (*empty, *failures)
 
 
 def _same_model(
@@ -369,12 +387,12 @@ def _same_model(
             "whether the outputs are still the record's is unknown"
         )
         return None, ()
-    allowed = tolerance_between(now, then, limits.parity)
     shapes = {spec.name: spec.shape for spec in b.outputs}
-    common = [spec.name for spec in a.outputs if shapes.get(spec.name) == spec.shape]
+    common = [s.name for s in a.outputs if shapes.get(s.name) == s.shape and 0 not in s.shape]
     failures: list[str] = []
     unknown = not common
     for name in common:
+        allowed = tolerance_between(now, then, name, limits.parity)
         change, certain = _output_change(a, b, name, allowed)
         unknown = unknown or not certain
         if change:
@@ -387,13 +405,18 @@ def _output_change(now: Parity, then: Parity, name: str, allowed: float) -> tupl
     here, there = now.exact.get(name, ""), then.exact.get(name, "")
     floating = name in now.sketches and name in then.sketches
     if here != there and floating:
-        return f"NaN or infinite elements: {here or 'none'}; the record has {there or 'none'}", True
+        text = (
+            f"NaN, infinite or masked elements: {here or 'none'}; the record has {there or 'none'}"
+        )
+        return text, True
     if here != there:
         # In low precision a near tie rounds to the other side, and the record does not hold how
         # many elements that is; the comparison with the reference counts them.
         sure = allowed <= TOLERANCES["fp32"]
         more = "" if sure else "; in this precision a few elements may differ"
         return f"hashes to {here or 'nothing'}, the record's to {there or 'nothing'}{more}", sure
+    if not floating and not here:
+        return "the record holds nothing of it: whether it is still the record's is unknown", False
     sketches = (now.sketches[name], then.sketches[name]) if floating else ()
     distance = sketch_distance(*sketches) if sketches else 0.0
     if math.isnan(distance):

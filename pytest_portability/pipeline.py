@@ -183,7 +183,7 @@ class _Computed:
             reference = parity.Reference(
                 name=right.name,
                 differences=error_rel(outcome.outputs, right.outputs),
-                floor_rel=right.floor_rel,
+                floors_rel=right.floors_rel,
             )
         again = error_rel(outcome.again, outcome.outputs)
         found = parity.measured(outcome.outputs, what.inputs, reference, outcome.metrics, again)

@@ -11,7 +11,7 @@ import copy
 import logging
 import pickle
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from pytest_portability.errors import (
     PortabilityError,
 )
 from pytest_portability.models import Arrays, Model, ModelFacts
-from pytest_portability.outputs import error_rel
+from pytest_portability.outputs import Differences, error_rel
 from pytest_portability.runtimes import Request, load
 
 Inputs = Mapping[str, Any] | Sequence[Any]
@@ -62,13 +62,14 @@ class Reference:
     Attributes:
         outputs: by name.
         name: what computed them.
-        floor_rel: worst relative L2 error that rounding alone makes, from the reference run in
-            another arrangement: other threads, inputs moved by one rounding, fp32 beside fp64.
+        floors_rel: output name → relative L2 error that rounding alone makes, from the reference
+            run in another arrangement: other threads, inputs moved by one rounding, fp32 beside
+            fp64.
     """
 
     outputs: Arrays
     name: str
-    floor_rel: float = 0.0
+    floors_rel: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,9 +221,17 @@ def reference(model: Model, inputs: Arrays) -> Reference:
         _run("onnxruntime.cpu", model, inputs, two),
         _run("onnxruntime.cpu", model, _nudged(inputs), one),
     )
-    floor = max(error_rel(other, plain).worst_rel for other in others)
+    floors = _floors(*(error_rel(other, plain) for other in others))
     name = "onnxruntime.cpu in fp32 without optimiser"
-    return Reference(outputs=plain, name=name, floor_rel=floor)
+    return Reference(outputs=plain, name=name, floors_rel=floors)
+
+
+def _floors(*differences: Differences) -> dict[str, float]:
+    """The largest error of each output, of those that could be compared."""
+    found: dict[str, float] = {}
+    for d in (d for each in differences for d in each.outputs):
+        found[d.name] = max(d.error_rel, found.get(d.name, 0.0))
+    return found
 
 
 def _nudged(inputs: Arrays) -> Arrays:
@@ -262,12 +271,12 @@ def _torch_reference(model: Model, inputs: Arrays) -> Reference:
         reference = _run("torch", double, wide, {})
     except (BuildError, DoesNotFit) as exc:
         logging.getLogger(__name__).warning("no fp64 reference: %s", exc)
-        floor = error_rel(_run("torch", single, _nudged(inputs), {}), narrow).worst_rel
+        floors = _floors(error_rel(_run("torch", single, _nudged(inputs), {}), narrow))
         name = "torch eager on the CPU in its own precision (it refused fp64)"
-        return Reference(outputs=narrow, name=name, floor_rel=floor)
+        return Reference(outputs=narrow, name=name, floors_rel=floors)
     # How far its own precision is from fp64 is the floor of every build in that precision.
-    floor = error_rel(narrow, reference).worst_rel
-    return Reference(outputs=reference, name="torch eager on the CPU in fp64", floor_rel=floor)
+    floors = _floors(error_rel(narrow, reference))
+    return Reference(outputs=reference, name="torch eager on the CPU in fp64", floors_rel=floors)
 
 
 def _run(runtime: str, model: Model, inputs: Arrays, options: Mapping[str, Any]) -> Arrays:

@@ -60,8 +60,8 @@ def test_the_error_is_the_relative_l2_norm() -> None:
     )
     assert [d.error_rel for d in found.outputs] == [0.1, 0.0]
     assert found.worst_rel == 0.1
-    assert found.failures(0.1) == ()
-    assert found.failures(0.01) == (
+    assert found.failures(lambda _: 0.1) == ()
+    assert found.failures(lambda _: 0.01) == (
         "output 'a': relative L2 error 0.1 against the reference > 0.01",
     )
 
@@ -100,7 +100,7 @@ def test_outputs_that_cannot_be_compared_are_named(
     here, there = ({n: np.asarray(v) for n, v in d.items()} for d in (outputs, reference))
     found = error_rel(here, there)
     assert found.problems == (problem,)
-    assert found.failures(1.0) == (problem,)
+    assert found.failures(lambda _: 1.0) == (problem,)
     assert found.worst_rel == math.inf
     assert not found.identical
 
@@ -108,9 +108,9 @@ def test_outputs_that_cannot_be_compared_are_named(
 def test_all_nan_against_a_reference_without_nan_fails() -> None:
     """A maximum that ignores NaN would see no difference."""
     found = error_rel({"y": np.full(32, np.nan, np.float32)}, {"y": np.ones(32)})
-    assert found.failures(1.0) == (
+    assert found.failures(lambda _: 1.0) == (
         (
-            "output 'y': 32 of 32 elements are NaN or infinite, 0 in the reference; "
+            "output 'y': 32 of 32 elements are NaN, infinite or masked, 0 in the reference; "
             "32 are not the same"
         ),
     )
@@ -124,18 +124,19 @@ def test_the_same_non_finite_elements_are_fine(value: float) -> None:
     assert error_rel({"y": reference.copy()}, {"y": reference}).identical
     more = reference.copy()
     more[5] = value
-    assert error_rel({"y": more}, {"y": reference}).failures(1.0) == (
-        "output 'y': 2 of 64 elements are NaN or infinite, 1 in the reference; 1 are not the same",
+    assert error_rel({"y": more}, {"y": reference}).failures(lambda _: 1.0) == (
+        "output 'y': 2 of 64 elements are NaN, infinite or masked, 1 in the reference; "
+        "1 are not the same",
     )
     other = reference.copy()
     other[3] = -value if np.isinf(value) else 0.0
-    assert len(error_rel({"y": other}, {"y": reference}).failures(1.0)) == 1
+    assert len(error_rel({"y": other}, {"y": reference}).failures(lambda _: 1.0)) == 1
 
 
 def test_a_reference_of_zeros_is_compared_absolutely() -> None:
     """Division by its norm would say nothing."""
     found = error_rel({"y": np.array([0.0, 3.0, 4.0])}, {"y": np.zeros(3)})
-    assert found.failures(1.0) == (
+    assert found.failures(lambda _: 1.0) == (
         "output 'y': absolute L2 error (the reference is all zero) 5 against the reference > 1",
     )
     assert error_rel({"y": np.zeros(3)}, {"y": np.zeros(3)}).worst_rel == 0.0
@@ -151,7 +152,7 @@ def test_empty_outputs_are_equal() -> None:
 def test_no_outputs_are_not_equal() -> None:
     """Nothing was compared."""
     found = error_rel({}, {})
-    assert found.failures(1.0) == ("there is no output to compare",)
+    assert found.failures(lambda _: 1.0) == ("there is no output to compare",)
     assert math.isinf(found.worst_rel)
     assert math.isinf(Differences(problems=(), outputs=()).worst_rel)
 
@@ -170,10 +171,10 @@ def test_integers_booleans_and_text_are_counted() -> None:
     here = {"label": np.arange(100), "on": np.zeros(4, bool), "word": np.array(["a", "ü"])}
     here["label"][7] = 0
     found = error_rel(here, there)
-    assert found.failures(0.02) == (
+    assert found.failures(lambda _: 0.02) == (
         "output 'word': 1 of 2 elements differ from the reference (0.5 > 0.02)",
     )
-    assert found.failures(1e-4)[0] == (
+    assert found.failures(lambda _: 1e-4)[0] == (
         "output 'label': 1 of 100 elements differ from the reference (0.01 > 0.0001)"
     )
 
@@ -293,9 +294,114 @@ def test_a_build_cannot_excuse_itself_by_a_floor_of_its_own() -> None:
     """What rounds the operands of a product does so in the reference's arrangements, too."""
     y = normal(10)
     here, there = computed(y, effective="fp32"), computed(y, effective="fp32")
-    rough = replace(here, parity=replace(here.parity, floor_rel=1e-3))
-    assert tolerance_between(rough, there) == tolerance("fp32", 0.0)
-    assert tolerance_between(here, replace(there, parity=rough.parity)) == tolerance("fp32", 1e-3)
+    rough = replace(here, parity=replace(here.parity, floors_rel={"y": 1e-3}))
+    assert tolerance_between(rough, there, "y") == tolerance("fp32", 0.0)
+    assert tolerance_between(here, replace(there, parity=rough.parity), "y") == tolerance(
+        "fp32", 1e-3
+    )
+
+
+def test_the_floor_of_one_output_excuses_no_other() -> None:
+    """Tokens that flip at a near tie say nothing of the logits beside them."""
+    y, tokens = normal(100), np.arange(1000)
+    flipped = np.where(tokens < 3, -1, tokens)
+    here = {"y": off(y, 5e-3), "tokens": flipped}
+    differences = error_rel(here, {"y": y, "tokens": tokens})
+    reference = Reference(name="cpu", differences=differences, floors_rel={"tokens": 0.003})
+    made = replace(computed(y), parity=measured(here, X, reference))
+    (failure,) = judge(made, None, reference).failures
+    assert failure == "output 'y': relative L2 error 0.005 against the reference > 0.0001"
+
+
+MASKS = (-1e9, -1e4, float(np.finfo(np.float32).min), 1e30)
+
+
+@pytest.mark.parametrize("fill", MASKS)
+def test_what_is_masked_hides_nothing_of_the_rest(fill: float) -> None:
+    """A norm that holds −1e9 is that of the mask: every other logit could be wrong."""
+    y = normal(64)
+    mask = np.arange(64) % 2 == 0
+
+    def masked(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return np.where(mask, np.float32(fill), values).astype(np.float32)
+
+    assert error_rel({"y": masked(y)}, {"y": masked(y)}).identical
+    (found,) = error_rel({"y": masked(-7 * y)}, {"y": masked(y)}).outputs
+    assert found.error_rel == pytest.approx(8.0, rel=1e-3)
+    assert found.misplaced == 0
+    assert found.nonfinite == 32
+    moved = np.where(np.roll(mask, 1), np.float32(fill), y).astype(np.float32)
+    (failure,) = error_rel({"y": moved}, {"y": masked(y)}).failures(lambda _: 0.1)
+    assert failure == (
+        "output 'y': 32 of 64 elements are NaN, infinite or masked, 32 in the reference; "
+        "64 are not the same"
+    )
+    (of_record,) = judge(computed(masked(3 * y)), computed(masked(y)), None).failures
+    assert of_record.startswith("output 'y': relative L2 difference 2")
+    (of_record,) = judge(computed(moved), computed(masked(y)), None).failures
+    assert of_record.startswith("output 'y': NaN, infinite or masked elements: 0 NaN, ")
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_the_least_number_of_a_type_is_that_of_a_wider_one(dtype: type[Any]) -> None:
+    """``masked_fill(mask, torch.finfo(dtype).min)``, held against a reference in fp64."""
+    y = normal(64)
+
+    def masked(wide: type[Any]) -> npt.NDArray[Any]:
+        values = y.astype(wide)
+        values[::2] = np.finfo(wide).min
+        return values
+
+    differences = error_rel({"y": masked(dtype)}, {"y": masked(np.float64)})
+    assert not differences.failures(lambda _: 1e-3)
+    assert differences.worst_rel < 1e-3
+
+
+def test_numbers_whose_square_is_beyond_float64_are_compared() -> None:
+    y = normal(64)
+    (found,) = error_rel(
+        {"y": 1e300 * off(y, 0.01).astype(np.float64)}, {"y": 1e300 * y.astype(np.float64)}
+    ).outputs
+    assert found.error_rel == pytest.approx(0.01, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1.0, 1.0, 1e-3, 1e-5],  # probabilities that rounded to 1
+        [1e9, 1.0, 2.0, 3.0],  # one large number may have been computed
+        [5e3, 5e3, 100.0, 1.0],  # not far from the rest
+        [5e3, 5e3, 5e3, 5e3],
+        [5e3, 5e3, 0.0, 0.0],
+    ],
+)
+def test_large_values_that_mask_nothing_count_like_all_others(values: list[float]) -> None:
+    y = np.array(values, np.float32)
+    (found,) = error_rel({"y": y * np.float32(1.5)}, {"y": y}).outputs
+    assert found.nonfinite == 0
+    assert found.error_rel == pytest.approx(0.5, rel=1e-3)
+
+
+def test_an_output_without_elements_is_no_match() -> None:
+    """A detector that finds nothing in random inputs proves nothing."""
+    none = np.zeros((0, 4), np.float32)
+    differences = error_rel({"boxes": none}, {"boxes": none})
+    reference = Reference(name="cpu", differences=differences)
+    (failure,) = judge(computed(none), None, reference).failures
+    assert failure == "no output has an element with these inputs: nothing can be compared"
+    both = error_rel({"boxes": none, "y": Y}, {"boxes": none, "y": Y})
+    judged = judge(computed(Y), None, Reference(name="cpu", differences=both))
+    assert judged.failures == ()
+    assert "nothing is compared of boxes: empty with these inputs" in judged.notes
+    assert judge(computed(none), computed(none), None).same_model is None
+
+
+def test_a_record_that_lost_what_it_held_of_an_output_does_not_vouch_for_it() -> None:
+    then = computed(Y, sketches={})
+    judged = judge(computed(3 * Y), then, None)
+    assert judged.same_model is None
+    assert judged.failures == ()
+    assert any("the record holds nothing of it" in note for note in judged.notes)
 
 
 def test_a_norm_that_changed_is_a_difference_whatever_the_sketch_estimates() -> None:
@@ -323,7 +429,7 @@ def test_builds_are_compared_by_the_coarser_precision_unless_nobody_asked_for_it
     y = normal(10)
     here = replace(computed(y, effective=now), precision=precision)
     there = replace(computed(y, effective=then), precision=precision)
-    assert tolerance_between(here, there) == tolerance(as_, 0.0)
+    assert tolerance_between(here, there, "y") == tolerance(as_, 0.0)
 
 
 # --- the judgement --------------------------------------------------------------------------------
@@ -346,7 +452,9 @@ def computed(
 def faithful(y: npt.NDArray[Any], error: float = 0.0) -> Reference:
     """A reference from which the output is that far."""
     reference = off(y, error, seed=77) if error else y
-    return Reference(name="cpu", differences=error_rel({"y": y}, {"y": reference}), floor_rel=1e-7)
+    return Reference(
+        name="cpu", differences=error_rel({"y": y}, {"y": reference}), floors_rel={"y": 1e-7}
+    )
 
 
 def test_the_same_outputs_are_one_accuracy_class() -> None:
@@ -385,8 +493,8 @@ def test_an_output_that_is_partly_not_finite_is_recorded_with_a_word() -> None:
     assert verdict.failures == ()
     (note,) = verdict.notes
     assert note == (
-        f"output 'y': 2 of {Y.size} elements are NaN or infinite, as in the reference: only the "
-        "others are compared"
+        f"output 'y': 2 of {Y.size} elements are NaN, infinite or masked, as in the reference: "
+        "only the others are compared"
     )
     assert judge(computed(some), computed(some), faithful(some)).notes == ()
 
@@ -477,7 +585,7 @@ def test_non_finite_elements_are_held_against_the_record() -> None:
     verdict = judge(computed(here), computed(Y), None)
     kept = computed(here).parity.exact["y"]
     assert verdict.failures == (
-        f"output 'y': NaN or infinite elements: {kept}; the record has none",
+        f"output 'y': NaN, infinite or masked elements: {kept}; the record has none",
     )
 
 
@@ -631,7 +739,7 @@ def test_a_record_keeps_signature_sketch_hashes_and_metrics() -> None:
     assert isinstance(kept, Parity)
     assert kept.reference == "cpu"
     assert kept.error_rel == pytest.approx(1e-2, rel=0.01)
-    assert kept.floor_rel == 1e-7
+    assert kept.floors_rel == {"y": 1e-7}
     assert kept.outputs == (
         TensorSpec(name="y", dtype="float32", shape=(16, 64)),
         TensorSpec(name="label", dtype="int64", shape=(2,)),

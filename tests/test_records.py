@@ -124,7 +124,7 @@ def a_record(
         "parity": Parity(
             reference="onnxruntime cpu fp32 unoptimised",
             error_rel=2.1e-7,
-            floor_rel=1e-7,
+            floors_rel={"y": 1e-7},
             inputs="c0ffee00",
             input_specs=(TensorSpec(name="x", dtype="float32", shape=(8, 16)),),
             outputs=(TensorSpec(name="y", dtype="float32", shape=(8, 4)),),
@@ -255,7 +255,7 @@ rows = st.builds(
         Parity,
         reference=text,
         error_rel=number,
-        floor_rel=number,
+        floors_rel=st.dictionaries(text, number, max_size=2),
         inputs=text,
         input_specs=specs,
         outputs=specs,

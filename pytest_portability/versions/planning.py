@@ -150,7 +150,7 @@ def _precision(close: Record) -> Iterator[str]:
     ran = close.effective or "not known"
     yield f"{close.key.precision} was asked for, {ran} is what ran"
     parity = close.parity
-    error, floor = parity.error_rel, parity.floor_rel
-    yield f"its error against {parity.reference}: {error:.2g} (floor {floor:.2g})"
+    floor = max(parity.floors_rel.values(), default=0.0)
+    yield f"its error against {parity.reference}: {parity.error_rel:.2g} (floor {floor:.2g})"
     for name, value in sorted(parity.metrics.items()):
         yield f"{name} = {value:.5g}"

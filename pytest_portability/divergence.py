@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_portability import answers, onnx_graph, parity, subject, worker
-from pytest_portability.models import Arrays, Model
+from pytest_portability.models import Arrays, Model, describe
 from pytest_portability.outputs import error_rel
 from pytest_portability.runtimes import Request
 from pytest_portability.worker import Job
@@ -26,12 +26,13 @@ MOST_CUTS = 48
 """Each costs a reference and a build; a bisection of 10,000 nodes takes 14."""
 
 
-def first(job: Job, tolerance: float) -> str:
+def first(job: Job, tolerance: float, weights: str = "") -> str:
     """Say which part of a model is the first whose output is not the reference's.
 
     Args:
         job: of the build that is not faithful.
         tolerance: allowed relative L2 error; more where rounding alone moves a part by more.
+        weights: hash of those that the reference was computed with; empty if not known.
 
     Returns:
         One sentence.
@@ -41,6 +42,8 @@ def first(job: Job, tolerance: float) -> str:
     """
     answers.doing("looking for the first node that diverges")
     built, source = worker.model_of(job), job.source.load()
+    if weights and describe(source).weights != weights:
+        return "what makes the model made other weights than for the reference: give it a seed"
     if built.kind == "torch":
         return _first_module(job, built, tolerance)
     cutter = _Cutter(built)
@@ -225,10 +228,13 @@ class _Cutter:
 def _first_module(job: Job, model: Model, tolerance: float) -> str:
     """In the order in which they ran; what runs between modules is told by the one behind it."""
     ran: list[tuple[str, str]] = []
-    tapped = replace(model, value=_tapped(model.value, ran))
+    overwritten: list[int] = []
+    tapped = replace(model, value=_tapped(model.value, ran, overwritten))
     reference = subject.reference(tapped, job.inputs)
     order = list(dict.fromkeys(ran))
     outputs = _run(job, tapped)
+    if overwritten:
+        return f"the module overwrites its input {min(overwritten)}: the next run starts from that"
     names = list(reference.outputs)
     whole = f"{type(model.value).__name__} as a whole"
     parts = [*(f"{kind} {name!r}" for name, kind in order), *[whole] * (len(names) - len(order))]
@@ -250,12 +256,13 @@ def _tensor(output: Any) -> Any:
     return output if floats else None
 
 
-def _tapped(module: Any, ran: list[tuple[str, str]]) -> Any:
+def _tapped(module: Any, ran: list[tuple[str, str]], overwritten: list[int]) -> Any:
     """The module, giving what each part without parts gave first, and then its own output.
 
     Args:
         module: in whatever mode each of its parts is.
         ran: takes name and class of the parts, in the order in which they ran.
+        overwritten: takes the positions of inputs that are not what they were.
     """
     import torch  # noqa: PLC0415 - heavy
 
@@ -276,7 +283,11 @@ def _tapped(module: Any, ran: list[tuple[str, str]]) -> Any:
 
         def forward(self, *args: Any, **kwargs: Any) -> Any:
             self.taken = {}
+            given = [a for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)]
+            before = [a.clone() for a in given]
             output = self.inner(*args, **kwargs)
+            both = enumerate(zip(given, before, strict=True))
+            overwritten.extend(i for i, (a, b) in both if not torch.equal(a, b))
             last = _tensor(output)
             return (*self.taken.values(), *([] if last is None else [last]))
 

@@ -302,7 +302,8 @@ class Pipeline:
         self._progress(f"{ask.name} {item.id}: looking for the first node that diverges")
         job = self._job(item, ask, built, first=False)
         try:
-            return str(self._call(item, ask, divergence.first, job, judged.tolerance))
+            weights = built.subject.facts.weights
+            return str(self._call(item, ask, divergence.first, job, judged.tolerance, weights))
         except PortabilityError as exc:
             return f"where it diverges could not be told: {str(exc).partition(chr(10))[0]}"
 
@@ -437,7 +438,7 @@ class Pipeline:
             self._servers.keep(part, ask.by_value)
             for part in (ask.model, (ask.inputs, ask.reference))
         )
-        return Source(model=model, inputs=inputs, name=ask.name)
+        return Source(model=model, inputs=inputs, name=ask.name, written=_written(ask.model))
 
     def _goes_on(self, ask: Ask, comparison: Comparison, outcomes: Sequence[Outcome]) -> bool:
         """Whether another repeat is worth its time."""
@@ -453,10 +454,19 @@ class Pipeline:
         return done < ask.repeats and compare.undecided(comparison)
 
 
+def _written(model: Any) -> tuple[int, int]:
+    """When a model's file was written, in ns, and its size; zeros where it is not a file."""
+    try:
+        found = Path(model).stat()
+    except (TypeError, ValueError, OSError):  # what is wrong with a path is said by who reads it
+        return 0, 0
+    return found.st_mtime_ns, found.st_size
+
+
 def _preload(runtime: Runtime) -> tuple[str, ...]:
     """What a server imports once; an import in the child would count as the build's memory."""
     formats = [kind for kind in runtime.kinds if kind == "onnx"]
-    return ("numpy", "pytest_portability.worker", *formats, *runtime.packages)
+    return ("numpy", "numpy.ma", "pytest_portability.worker", *formats, *runtime.packages)
 
 
 def _refusal(item: Item) -> str:

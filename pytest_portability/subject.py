@@ -44,11 +44,13 @@ class Source:
         model: file of the pickled model, path or factory.
         inputs: file of the pickled ``(inputs, reference)``.
         name: the model's name, for messages.
+        written: time and size of the model's file: written anew under its name it is another one.
     """
 
     model: Path
     inputs: Path
     name: str
+    written: tuple[int, int] = (0, 0)
 
     def load(self) -> Model:
         """Read the model in this process."""

@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper
 from runtimes.fake import FakeRuntime
 
-from pytest_portability import divergence, runtimes
+from pytest_portability import divergence, models, runtimes
 from pytest_portability.models import Arrays
 from pytest_portability.samples import Sampling
 from pytest_portability.subject import Source
@@ -169,3 +169,37 @@ def test_a_module_on_another_branch_is_not_blamed(tmp_path: Path) -> None:
     model.a.train()
     made = job(tmp_path, model, {"x": np.ones((64, 8), np.float32)}, runtimes.load("torch"))
     assert "Dropout 'a' (output" in divergence.first(made, 1e-3)
+
+
+def test_a_module_that_overwrites_its_input_is_told(tmp_path: Path) -> None:
+    """Every part agrees with itself, and the second run starts from what the first one left."""
+    torch = pytest.importorskip("torch")
+
+    class Scales(torch.nn.Module):  # type: ignore[misc,name-defined] # mypy does not follow torch
+        def forward(self, x: Any) -> Any:
+            return x.div_(255.0) + 1
+
+    made = job(tmp_path, Scales(), {"x": np.ones((4, 8), np.float32)}, runtimes.load("torch"))
+    assert divergence.first(made, 1e-3) == (
+        "the module overwrites its input 0: the next run starts from that"
+    )
+
+
+def test_a_factory_without_a_seed_is_told(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+
+    made = job(
+        tmp_path,
+        lambda: torch.nn.Linear(8, 8),
+        {"0": np.ones((4, 8), np.float32)},
+        runtimes.load("torch"),
+    )
+    said = divergence.first(made, 1e-3, "0" * 64)
+    assert said == (
+        "what makes the model made other weights than for the reference: give it a seed"
+    )
+    fixed = job(tmp_path, torch.nn.Linear(8, 8), made.inputs, made.runtime)
+    weights = models.describe(fixed.source.load()).weights
+    assert divergence.first(fixed, 1e-3, weights) == (
+        "each of its modules agrees with itself on the CPU"
+    )

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_models
 import pytest
 from runtimes.fake import FakeRuntime
 
-from pytest_portability import divergence, pipeline, records, subject, targets
+from pytest_portability import divergence, pipeline, records, runtimes, subject, targets
 from pytest_portability.errors import BuildError
 from pytest_portability.pipeline import Ask, Item, Pipeline, Result
 from pytest_portability.servers import Servers
@@ -260,6 +261,45 @@ def test_items_that_differ_in_the_build_alone_share_model_and_reference(bench: B
         bench.check(FakeRuntime(repeats=repeated))
     read = [text for text in bench.said if "reading the model" in text]
     assert read == ["mlp: reading the model and computing its reference"]
+
+
+def test_a_file_that_was_written_anew_is_another_model(bench: Bench, tmp_path: Path) -> None:
+    """A test that exports to one name, once for each of its parameters."""
+    path = tmp_path / "exported.onnx"
+    onnx.save(onnx_models.mlp(), path)
+    first = bench.check(FakeRuntime(), model=path)
+    onnx.save(onnx_models.mlp(opset=21), path)
+    second = bench.check(FakeRuntime(), model=path)
+    assert first.record is not None
+    assert second.record is not None
+    assert first.record.model.opset == {"": onnx_models.mlp().opset_import[0].version}
+    assert second.record.model.opset == {"": 21}
+    assert second.comparison.verdict is Verdict.MISSING
+
+
+def _names_what_came(predict: Any) -> dict[str, float]:
+    """A metric, called when memory was taken: which modules of NumPy or ours are new since."""
+    del predict
+    new = sys.modules.keys() - vars(sys)["modules_before"]
+    return {name: 1.0 for name in new if name.startswith(("numpy", "pytest_portability", "onnx"))}
+
+
+def _notes_what_is_there() -> Any:
+    """A model, made at the beginning of the window in which memory counts."""
+    vars(sys)["modules_before"] = set(sys.modules)  # what travels by value shares no globals
+    return onnx_models.mlp()
+
+
+@pytest.mark.parametrize("name", ["onnxruntime.cpu", "openvino"])
+def test_nothing_is_imported_while_memory_counts(bench: Bench, name: str) -> None:
+    """Without .pyc files 7 MiB were compiled there: the record of another image was exceeded."""
+    pytest.importorskip(name.partition(".")[0])
+    (target,) = targets.merge([targets.cpu_device(runtimes=(name,), handle="CPU")])
+    item = Item(target=target, runtime=runtimes.load(name), precision="native", batch=2)
+    ask = replace(ASK, model=_notes_what_is_there, metric=_names_what_came)
+    result = bench.pipeline.check(item, ask)
+    assert result.record is not None, result.comparison.reason
+    assert result.record.parity.metrics == {}
 
 
 def test_progress_tells_item_and_repeat_and_ends_empty(bench: Bench) -> None:

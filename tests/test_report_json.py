@@ -247,6 +247,22 @@ def test_others_may_read_it(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~umask
 
 
+def test_a_link_stays_a_link_and_a_pipe_a_pipe(tmp_path: Path) -> None:
+    """As root, ``json:/dev/full`` replaced the machine's device by a file."""
+    made = Report(entries=[entry()])
+    link, pipe = tmp_path / "link.json", tmp_path / "pipe"
+    link.symlink_to("target.json")
+    written(made, link)
+    assert link.is_symlink()
+    assert json.loads((tmp_path / "target.json").read_text(encoding="utf-8"))["schema"] == 1
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    report.write(made, "json", pipe)
+    assert os.read(reader, 1) == b"{"
+    os.close(reader)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
 def test_a_path_that_cannot_be_written_is_a_clear_message(project: Project) -> None:
     """The run is not green, the other report is written, the table is printed."""
     project.make("def test_it(portability): portability.check('m.onnx', None, name='ok')")

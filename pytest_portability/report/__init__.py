@@ -134,10 +134,15 @@ def write(report: Report, kind: str, path: Path) -> None:
     from pytest_portability.report import json  # noqa: PLC0415 - renderers import this module
 
     renderers = {"json": json.render}
+    path = Path(os.path.realpath(path))  # a link stays a link
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
+        text = renderers[kind](report)
+        if path.exists() and not path.is_file():  # a pipe or a device stays what it is
+            path.write_text(text, encoding="utf-8")
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(renderers[kind](report), encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8")
         temporary.replace(path)
     except OSError as exc:
         report.problems.append(f"the report {kind}:{path} was not written: {exc.strerror or exc}")

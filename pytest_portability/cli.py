@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -39,10 +40,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):  # Windows redirects in a code page without arrows
             stream.reconfigure(errors="replace")
     try:
-        return int(options.command(options))
+        code = int(options.command(options))
+        sys.stdout.flush()
     except PortabilityError as exc:
         print(harmless(f"pytest-portability: {exc}"), file=sys.stderr)
         return 2
+    except BrokenPipeError:  # as of ``| head``: who reads has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the end
+        return 0
+    return code
 
 
 def parser() -> argparse.ArgumentParser:

@@ -34,7 +34,7 @@ def writes(comparison: Comparison, *, accepted: bool) -> str:
     update = POLICY[comparison.verdict].update
     if comparison.record is None:
         return "no"  # nothing was measured, whatever was accepted
-    if is_quieter(comparison) and (comparison.verdict is Verdict.OK or accepted):
+    if is_quieter(comparison) or (accepted and is_spoilt(comparison)):
         return "all"
     worse = comparison.speed in {Verdict.REGRESSED, Verdict.INCONCLUSIVE} or comparison.memory_grew
     if update == "refresh":
@@ -44,10 +44,16 @@ def writes(comparison: Comparison, *, accepted: bool) -> str:
     return "all" if update == "unless worse" and (accepted or not worse) else "no"
 
 
+def is_spoilt(comparison: Comparison) -> bool:
+    """Whether nothing can be told because neighbours disturbed the baseline's own measurement."""
+    then = comparison.baseline.figures.contended if comparison.baseline else None
+    return comparison.verdict is Verdict.INCONCLUSIVE and (then or 0.0) > CONTENTION_LIMIT
+
+
 def is_quieter(comparison: Comparison) -> bool:
-    """Whether neighbours spoilt the baseline, and not what is to take its place."""
+    """Whether neighbours disturbed an equal baseline, and not what is to take its place."""
     record, baseline = comparison.record, comparison.baseline
-    if comparison.verdict not in (Verdict.OK, Verdict.INCONCLUSIVE) or not (record and baseline):
+    if comparison.verdict is not Verdict.OK or not (record and baseline):
         return False
     now, then = record.figures.contended, baseline.figures.contended
     return now is not None and now <= CONTENTION_LIMIT < (then or 0.0)
@@ -110,6 +116,9 @@ CONTENTION_MILD = 0.03
 
 FADING_LIMIT = 0.10
 """Slowdown from first to last third of the windows beyond which a speed is not sustained."""
+
+MOST_OPTIONS = 3
+"""Options that changed, of which each is said."""
 
 MEMORY_DRIFT = 0.02
 """What slower memory may have added to the time beyond which it is said."""
@@ -341,8 +350,7 @@ def _unhindered(shown: Comparison, busy: Interval | None, wall: Interval | None)
     if busy and wide and wall and wall.value < shown.tolerance:
         verdict, reason, deciding = _certain(shown, [busy])
         reason += f"; wall time too noisy to judge beside neighbours: {wall}"
-    grew = busy is not None and _lost(busy, shown.tolerance)
-    if verdict is Verdict.REGRESSED and deciding is wall and busy is not None and not grew:
+    if verdict is Verdict.REGRESSED and deciding is wall and busy and wall and busy.high < wall.low:
         reason += f"; work per batch did not grow with it ({busy}): host-bound or less parallel"
     return verdict, reason, deciding
 
@@ -410,6 +418,11 @@ def _details(record: Record, baseline: Record) -> list[str]:
     ):
         if old != new and None not in (old, new):
             found.append(f"{word}: {old} → {new}")
+    names = sorted({*record.options, *baseline.options})
+    changed = [n for n in names if record.options.get(n) != baseline.options.get(n)]
+    for name in changed[:MOST_OPTIONS]:
+        was, now = (side.options.get(name, "not set") for side in (baseline, record))
+        found.append(f"option {name}: {was} → {now}")
     if record.key.runtime == baseline.key.runtime and record.vendor == baseline.vendor:
         changes = kernels.diff(baseline.path, record.path)
         found += [change.summary for change in changes]

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
-from pytest_portability import compare, run, settings, verdicts
+from pytest_portability import compare, run, settings, targets, verdicts
 from pytest_portability.compare import Comparison
 from pytest_portability.errors import PortabilityError, UsageError, error_text
 from pytest_portability.ledger import Claims, Updates
@@ -226,9 +226,7 @@ class Portability:
             return "skip", comparison.reason
         text = terminal.failure(entry, log=log)
         nothing: Setting[Any] = Setting(None, "default")
-        known = settings.on_target(
-            host.setting("known", self._marker), self._item.target.id, nothing
-        ).value
+        known = settings.on_target(host.setting("known", self._marker), self._meant, nothing).value
         if isinstance(known, settings.Known):
             if comparison.verdict is known.verdict:
                 return "xfail", f"known {known.verdict.value}: {known.reason}"
@@ -244,9 +242,12 @@ class Portability:
         )
         return outcome, text
 
+    def _meant(self, pattern: str) -> bool:
+        return targets.matches(self._item.target, pattern)
+
     def _on_target(self, name: str) -> Setting[Any]:
         asked, general = self._host.setting(name, self._marker), self._host.setting(name)
-        return settings.on_target(asked, self._item.target.id, general)
+        return settings.on_target(asked, self._meant, general)
 
     def _located(self, model: Any) -> Any:
         """A path from the test's own directory, else from the root directory."""

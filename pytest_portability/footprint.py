@@ -38,7 +38,7 @@ def growth(now: Figures, then: Figures, tolerance: float) -> tuple[float | None,
         and new / old - 1 > tolerance
         and (name != "process memory" or new > most)
     ]
-    name, new, old = max(grown, key=lambda p: p[1] / p[2]) if grown else known[0]
+    name, new, old = max(grown or known, key=lambda p: p[1] / p[2])
     rel = new / old - 1
     if not grown:
         return rel, ""

@@ -142,8 +142,8 @@ def diff(before: KernelPath, after: KernelPath) -> tuple[Change, ...]:
         ),
         *_implementations(_pair(gone, new, ("provider", "op", "role", "precision", "absorbs"))),
         *_grouped(_pair(gone, new, ("op", "role", "absorbs"), moves=False), "provider"),
-        *_fusions(gone, new, before, lost=True),
-        *_fusions(new, gone, after, lost=False),
+        *_fusions(gone, new, before, after, lost=True),
+        *_fusions(new, gone, after, before, lost=False),
         *_replaced(gone, new),
         *_counts(gone, new),
         *_folded(gone, new, "move", COPIES),
@@ -277,11 +277,14 @@ def _is_fused(kernel: Kernel, path: KernelPath) -> bool:
     return len(kernel.absorbs) > 1 or made or "fused" in kernel.op.lower()
 
 
-def _fusions(whole: _Rest, parts: _Rest, path: KernelPath, *, lost: bool) -> list[Change]:
+def _fusions(
+    whole: _Rest, parts: _Rest, path: KernelPath, other: KernelPath, *, lost: bool
+) -> list[Change]:
     """Fused kernels of ``whole`` whose parts run by themselves in ``parts``.
 
     Known ``absorbs`` decide first, one change for each fused kernel. What is left is decided by
-    what ``path`` had in its source and did not execute, and by one kernel having become several.
+    what ``path`` had in its source and did not execute, and ``other`` did, and by one kernel
+    having become several.
     """
     found: list[tuple[tuple[KernelUse, ...], tuple[KernelUse, ...]]] = []
     for kernel in whole.of("compute"):
@@ -289,7 +292,9 @@ def _fusions(whole: _Rest, parts: _Rest, path: KernelPath, *, lost: bool) -> lis
             taken = _take_parts(parts, Counter(kernel.absorbs), whole.left[kernel])
             if taken:
                 found.append(((whole.take(kernel, whole.left[kernel]),), taken))
-    absorbed = _take_parts(parts, _absorbed(path), 1, roles=("compute",))
+    # As many as the other path absorbs, too, were not what came or went: a model that grew.
+    apart = _absorbed(path) - _absorbed(other)
+    absorbed = _take_parts(parts, apart, 1, roles=("compute",))
     fused = whole.take_all(k for k in whole.of("compute") if absorbed and _is_fused(k, path))
     if not absorbed and _became_several(whole, parts, path):
         fused = whole.take_all(whole.of("compute"))

@@ -82,6 +82,7 @@ class Updates:
                     verdict=comparison.verdict.value,
                     before=baseline.figures.throughput,
                     after=record.figures.throughput,
+                    loss=comparison.loss.value if comparison.loss else None,
                 ),
             )
         return replace(record, accepted=accepted)
@@ -89,9 +90,11 @@ class Updates:
 
 def _refusal(comparison: Comparison) -> str:
     verdict = comparison.verdict
-    if compare.is_quieter(comparison):
+    if compare.is_spoilt(comparison):
         why = "neighbours disturbed the record that is there"
         return f'{why}: --portability-accept="why" puts this one in its place'
+    if verdict is verdicts.Verdict.INCONCLUSIVE:
+        return "inconclusive is never recorded: measure it on a quieter machine"
     if verdicts.POLICY[verdict].update == "never":
         return f"{verdict.value} is never recorded"
     return f'{verdict.value} needs --portability-accept="why"'

@@ -199,7 +199,8 @@ def _is_pattern(text: str) -> bool:
 def _no_target(found: Discovery, pattern: str) -> str:
     here = ", ".join(f"{t.id} ({t.platform}, {t.arch})" for t in found.targets) or "none"
     why = "; ".join(f"{a.name}: {a.reason}" for a in found.absents)
-    return f"no target here matches {pattern!r}; here: {here}" + (f"; not here: {why}" * bool(why))
+    lacks = f"no target here matches {pattern!r}" if found.targets else "there is no target at all"
+    return f"{lacks}; here: {here}" + (f"; not here: {why}" * bool(why))
 
 
 def _no_runtime(found: Discovery, target: Target, pattern: str) -> str:

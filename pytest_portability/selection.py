@@ -117,7 +117,7 @@ def again(
     options = (
         f"{declared.option}={value}"
         for declared, value in given
-        if value is not None and declared.name not in {"report", "require"}
+        if value is not None and declared.name not in {"against", "report", "require"}
     )
     _, colons, rest = nodeid.partition("::")
     here = config.invocation_params.dir

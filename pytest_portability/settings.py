@@ -10,7 +10,6 @@ import argparse
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from operator import index
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -394,12 +393,20 @@ def check_marker(args: tuple[Any, ...], kwargs: Mapping[str, Any], where: str) -
             raise UsageError(msg)
 
 
-def on_target(setting: Setting[Any], target_id: str, fallback: Setting[Any]) -> Setting[Any]:
-    """The value of a setting that may be a mapping from target pattern to value, on one target."""
+def on_target(
+    setting: Setting[Any], meant: Callable[[str], bool], fallback: Setting[Any]
+) -> Setting[Any]:
+    """The value of a setting that may be a mapping from target pattern to value, on one target.
+
+    Args:
+        setting: the value, or the mapping.
+        meant: whether a pattern means the target; the first that does counts.
+        fallback: where none does.
+    """
     if not isinstance(setting.value, Mapping):
         return setting
     for pattern, value in setting.value.items():
-        if fnmatchcase(target_id, pattern):
+        if meant(pattern):
             return Setting(value, setting.source)
     return fallback
 

@@ -151,12 +151,12 @@ def _make_inputs(given: Any, batch: int) -> Inputs:
         return ready
     try:
         made: Inputs = given(batch, np.random.default_rng(INPUT_SEED))
-    except Exception as exc:
+    except (Exception, SystemExit) as exc:
         raise users_failure(exc, f"inputs(batch={batch}, rng)", InputsError) from exc
     return made
 
 
-def users_failure(exc: Exception, what: str, kind: type[PortabilityError]) -> PortabilityError:
+def users_failure(exc: BaseException, what: str, kind: type[PortabilityError]) -> PortabilityError:
     """Translate what the user's own function raised.
 
     Args:
@@ -176,7 +176,7 @@ def _own_reference(given: Any, inputs: Arrays, facts: ModelFacts) -> Arrays:
     if callable(given):
         try:
             outputs = given(inputs)
-        except Exception as exc:
+        except (Exception, SystemExit) as exc:
             raise users_failure(exc, "reference", InputsError) from exc
     if outputs is None or (isinstance(outputs, (Mapping, list, tuple)) and not outputs):
         msg = f"reference= gives no outputs: {outputs!r}"

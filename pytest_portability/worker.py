@@ -244,7 +244,7 @@ def _metrics(metric: Metric | None, build: Build, model: Model) -> dict[str, flo
 
     try:
         value = metric(predict)
-    except Exception as exc:
+    except (Exception, SystemExit) as exc:
         raise users_failure(exc, "metric", BuildError) from exc
     named = value if isinstance(value, Mapping) else {"metric": value}
     figures: dict[str, float] = {}

@@ -139,6 +139,16 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
         "",
         ["metric 'acc' is nan; a task metric must be finite"],
     ),
+    "inputs end the process": (
+        "portability.check('mlp.onnx', ends)",
+        "def ends(batch, rng): raise SystemExit('no data set')",
+        ["inputs(batch=2, rng) raised SystemExit: no data set (in ends, line "],
+    ),
+    "reference ends the process": (
+        "portability.check('mlp.onnx', inputs, reference=gone)",
+        "def gone(inputs): raise SystemExit(3)",
+        ["reference raised SystemExit: 3 (in gone, line "],
+    ),
     "reference gives nothing": (
         "portability.check('mlp.onnx', inputs, reference=lambda inputs: None)",
         "",

@@ -402,6 +402,9 @@ def test_a_record_made_beside_neighbours_gives_way_to_a_quieter_one() -> None:
     assert writes(some, accepted=False) == "all"
     unsure = replace(some, verdict=Verdict.INCONCLUSIVE)
     assert (writes(unsure, accepted=False), writes(unsure, accepted=True)) == ("no", "all")
+    crowded = replace(unsure, record=noisy)  # on a machine that is never quiet
+    assert (writes(crowded, accepted=False), writes(crowded, accepted=True)) == ("no", "all")
+    assert writes(replace(unsure, baseline=quiet), accepted=True) == "no"
     assert writes(decide(noisy, quiet, measurement=measurement()), accepted=True) == "facts"
     assert writes(replace(some, verdict=Verdict.REGRESSED), accepted=False) == "no"
 
@@ -618,6 +621,35 @@ def test_what_a_change_cost_is_said_only_where_the_speed_is_known() -> None:
     assert some.warnings == ("BiasGelu ×2 no longer fused: now Add ×2, Gelu ×2",)
 
 
+def test_the_figure_of_memory_that_grew_most_is_the_one_shown() -> None:
+    """A smaller arena hides nothing of the process."""
+    now = replace(FIGURES, memory_arena_bytes=2**20, memory_process_bytes=202 * 2**20)
+    some = against(record(figures=now))
+    assert some.verdict is Verdict.OK
+    assert some.memory_rel == pytest.approx(0.01)
+
+
+def test_an_option_that_changed_is_said_where_it_cost_nothing() -> None:
+    now = record(options={"graph_optimization_level": "ORT_DISABLE_ALL"})
+    some = against(now, record(options={}))
+    assert some.verdict is Verdict.OK
+    assert "option graph_optimization_level: not set → ORT_DISABLE_ALL, at no cost" in some.warnings
+
+
+def test_work_per_batch_that_grew_uncertainly_is_not_said_not_to_have_grown() -> None:
+    """25.5 % lost on the wall axis, 25.7 % of busy that no claim may be made of."""
+
+    def seen(busy: float, spread: float) -> Record:
+        return record(figures=figures(steady(busy, 4, spread), steady(13.4, 4, 0.004)), threads=2)
+
+    alike = against(seen(13.4, 0.08), record(threads=2))
+    assert alike.verdict is Verdict.REGRESSED
+    assert "work per batch did not grow" not in alike.reason
+    apart = against(seen(10.0, 0.004), record(threads=2))
+    assert apart.verdict is Verdict.REGRESSED
+    assert "work per batch did not grow with it" in apart.reason
+
+
 def test_a_process_that_grows_to_what_the_baseline_also_saw_did_not_grow() -> None:
     """Allocators settle in one of a few states, a few MiB apart."""
     two_states = replace(FIGURES, memory_process_most_bytes=220 * 2**20)
@@ -674,6 +706,8 @@ def test_accepted_steps_add_up() -> None:
     )
     some = record(accepted=steps)
     assert some.accepted_so_far == "accepted so far: −24 % in 8 steps since 2026-03-01"
+    told = record(accepted=(replace(steps[0], loss=0.1), replace(steps[1], loss=0.1)))
+    assert told.accepted_so_far == "accepted so far: −19 % in 2 steps since 2026-03-01"
     odd = record(accepted=(replace(steps[0], before=math.nan),))
     assert odd.accepted_so_far == "accepted so far: ±0 % in 1 step since 2026-03-01"
     assert RECORD.accepted_so_far == ""

@@ -25,6 +25,21 @@ def test_a_path_does_not_differ_from_itself() -> None:
     assert diff(some, some) == ()
 
 
+def test_a_model_that_grew_lost_no_fusion() -> None:
+    """A fourth layer of the same: what was folded before still is, and there is more of it."""
+    source = {"MatMul": 24, "Add": 27, "Gelu": 3}
+    before = path(use("FusedMatMul", 3), use("MatMul", 21), use("Add", 12), source=source)
+    after = path(
+        use("FusedMatMul", 4),
+        use("MatMul", 28),
+        use("Add", 16),
+        source={"MatMul": 32, "Add": 36, "Gelu": 4},
+    )
+    assert kinds(before, after) == kinds(after, before) == ["launches"]
+    apart = path(use("FusedMatMul", 3), use("MatMul", 21), use("Add", 27), source=source)
+    assert kinds(before, apart) == ["fusion lost"]
+
+
 def test_an_order_of_kernels_is_no_difference() -> None:
     uses = use("MatMul", 12), use("Add", 3), use("Reshape", 3, role="layout")
     assert diff(path(*uses), path(*reversed(uses))) == ()

@@ -131,7 +131,7 @@ def test_no_target_at_all_is_a_reason(project: Project) -> None:
     result = project.run("--portability", "-rs")
     result.assert_outcomes(skipped=1)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    assert "no target here matches 'all'; here: none" in flat(result)
+    assert "there is no target at all; here: none" in flat(result)
     assert "portability: no target" in output(result)
 
 

@@ -97,9 +97,10 @@ def test_every_setting_but_known_has_an_ini_key(project: Project) -> None:
         ("portability_tolerance = 0.06", ["0.07"], "", "0.07 command line"),
         ("portability_tolerance = 0.06", ["0.07"], "tolerance=0.08", "0.08 marker"),
         ("", [], "tolerance={'cpu-*': 0.09}", "0.09 marker"),
+        ("", [], "tolerance={'cpu': 0.09}", "0.09 marker"),
         ("", ["0.07"], "tolerance={'amd-*': 0.09}", "0.07 command line"),
     ],
-    ids=["default", "ini", "command line", "marker", "target", "another target"],
+    ids=["default", "ini", "command line", "marker", "target", "vendor", "another target"],
 )
 def test_the_nearest_setting_wins_and_says_so(
     seeing: Project, ini: str, option: list[str], marker: str, seen: str

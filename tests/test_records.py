@@ -953,7 +953,7 @@ def shelf() -> dict[Key, Record]:
             ("intel-max-1550", "torch", "fp16", 6),
             ("xe-hpc", "intel"),
             "amd-mi300x torch-fp16-b8",
-            "no record on xe-hpc or another target of intel; same precision, runtime; other batch",
+            "no record on xe-hpc; none of intel; same precision, runtime; other batch",
         ),
         (
             ("nvidia-h200", "torch", "bf16", 1),

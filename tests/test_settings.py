@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from fnmatch import fnmatch
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -232,12 +234,12 @@ def test_the_first_pattern_that_fits_the_target_counts_else_the_next_place(
     target: str, expected: Setting[float]
 ) -> None:
     given = Setting({"amd-mi300x": 0.2, "amd-*": 0.1}, "marker")
-    assert on_target(given, target, Setting(0.03, "ini")) == expected
+    assert on_target(given, partial(fnmatch, target), Setting(0.03, "ini")) == expected
 
 
 def test_a_single_value_counts_on_every_target() -> None:
     given = Setting(0.1, "command line")
-    assert on_target(given, "amd-mi300x", Setting(0.05, "default")) is given
+    assert on_target(given, partial(fnmatch, "amd-mi300x"), Setting(0.05, "default")) is given
 
 
 # --- declarations -------------------------------------------------------------------------------

@@ -253,6 +253,11 @@ def test_xfail_of_pytest_works(project: Project) -> None:
     project.run("--portability").assert_outcomes(xfailed=1)
     project.make(one("ok", "@pytest.mark.xfail(reason='slow', strict=True)"))
     project.run("--portability").assert_outcomes(failed=1)
+    project.make(one("missing", "@pytest.mark.xfail(reason='slow', strict=True)"))
+    result = project.run("--update-baselines")
+    result.assert_outcomes(failed=1)
+    assert "baseline refused: the test failed after its check" in output(result)
+    assert "missing" not in {key.model for key in project.records}
 
 
 def test_a_test_may_go_on_with_the_result(project: Project) -> None:

@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -260,7 +261,9 @@ def test_history_names_the_commits_where_a_row_stepped(project: Project) -> None
     assert code == 0
     assert f"m {KEY.row} on {KEY.target}: ██▁ 666.7 samples/s, -16.7% since 2026-03-02" in out
     assert f"    -15.8% in {commits[2][:12]} (2026-03-04)" in out
-    assert project.call("history", "--model=other")[0] == 1
+    code, _, err = project.call("history", "--model=other")
+    assert code == 2
+    assert "no commit touched a record of 'other' on '*'; models in git: m" in err
 
 
 def test_a_row_that_is_gone_and_a_file_that_was_broken_are_said(project: Project) -> None:
@@ -506,6 +509,8 @@ def test_a_shallow_clone_says_how_to_deepen_it(project: Project, tmp_path: Path)
     code, _, err = project.call("diff", first, "HEAD", "--baselines=shallow/baselines")
     assert code == 2
     assert "git fetch --unshallow" in err
+    out = project.call("history", "--baselines=shallow/baselines")[1]
+    assert "older commits are not in this shallow clone: git fetch --unshallow" in out
 
 
 def test_a_link_in_a_commit_is_not_followed(project: Project) -> None:
@@ -566,3 +571,30 @@ def test_the_way_to_each_vendor_names_its_builds(project: Project, target: str) 
         line for lines in steps.values() for line in lines if line.startswith(f"on {vendor}: ")
     )
     assert "onnxruntime." in line or "openvino" in line
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(project: Project) -> None:
+    """``pytest-portability show | head -1``."""
+    project.record(*(replace(RECORD, key=replace(KEY, model=f"m{n:03}")) for n in range(400)))
+    command = [sys.executable, "-m", "pytest_portability", "show"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
+
+
+def test_a_broken_file_of_a_commit_is_named_by_the_commit(project: Project) -> None:
+    """Not by the folder that it was laid out in."""
+    project.record(RECORD)
+    file = records.path_of(project.baselines, KEY.model, KEY.target)
+    text = file.read_text(encoding="utf-8")
+    file.write_text("no TOML", encoding="utf-8")
+    project.commit()
+    file.write_text(text, encoding="utf-8")
+    code, out, err = project.call("diff", "HEAD", "baselines")
+    assert code == 1
+    assert f"HEAD:m/{KEY.target}.toml: is not valid TOML" in out + err
+    assert "portability-versions" not in out + err

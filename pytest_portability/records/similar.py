@@ -40,12 +40,13 @@ def closest(
     if not candidates:
         return None
     best = min(candidates, key=rank)
+    there = f"no record on {arch}" if arch else "its architecture is not known"
     if best.arch == arch:
         why = f"the same architecture {arch}"
     elif best.vendor == vendor:
-        why = f"no record on {arch}; the same vendor {vendor}"
+        why = f"{there}; the same vendor {vendor}"
     else:
-        why = f"no record on {arch} or another target of {vendor}"
+        why = f"{there}; none of {vendor}"
     differs = dict(zip(("batch", "precision", "runtime"), rank(best)[2:], strict=False))
     same = ", ".join(name for name, other in differs.items() if not other)
     apart = ", ".join(name for name, other in differs.items() if other)

@@ -133,6 +133,8 @@ class Accepted:
         verdict: the verdict it replaced, such as ``regressed``.
         before: items per second until then.
         after: items per second since.
+        loss: what that meant for the build: of its throughput, relative to the yardstick where
+            there was one, as a fraction; None where speed was not compared.
     """
 
     date: str
@@ -140,6 +142,15 @@ class Accepted:
     verdict: str
     before: float
     after: float
+    loss: float | None = None
+
+    @property
+    def ratio(self) -> float:
+        """Throughput since ÷ until then, as far as it is known."""
+        if self.loss is not None:
+            return 1 - self.loss
+        ratio = self.after / (self.before or math.nan)
+        return ratio if math.isfinite(ratio) else 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,12 +207,12 @@ class Record:
     def accepted_so_far(self) -> str:
         """Such as ``accepted so far: −24 % in 8 steps since 2026-03-01``; empty without steps.
 
-        The steps multiply (after ÷ before of each); one without two usable figures counts as 1.
+        The steps multiply: 1 − loss of each, where that is not known after ÷ before, without two
+        usable figures 1. What became faster in between is not in it.
         """
         if not self.accepted:
             return ""
-        usable = [s for s in self.accepted if math.isfinite(s.after / (s.before or math.nan))]
-        change = round(100 * (math.prod(s.after / s.before for s in usable) - 1))
+        change = round(100 * (math.prod(step.ratio for step in self.accepted) - 1))
         sign = "−" if change < 0 else "+" if change > 0 else "±"
         since = min(step.date for step in self.accepted)[:10]
         steps = f"{len(self.accepted)} step" + ("s" if len(self.accepted) > 1 else "")

@@ -101,8 +101,9 @@ def _verdict(entry: Entry) -> str:
 
 
 def _word(entry: Entry) -> str:
-    """The verdict, or that nothing is missing any more."""
-    recorded = entry.comparison.verdict is Verdict.MISSING and entry.update in DONE
+    """The verdict, or that what failed is the record now."""
+    calm = entry.comparison.verdict in {Verdict.OK, Verdict.IMPROVED}
+    recorded = entry.update == "written" and not calm
     return "recorded" if recorded else entry.comparison.verdict.value
 
 
@@ -146,7 +147,8 @@ def _parity(entry: Entry) -> str:
 
 def _below(entry: Entry) -> Iterator[str]:
     comparison = entry.comparison
-    if comparison.verdict not in QUIET and _word(entry) != "recorded":
+    recorded = comparison.verdict is Verdict.MISSING and entry.update in DONE
+    if comparison.verdict not in QUIET and not recorded:
         yield f"        {comparison.reason.partition(chr(10))[0]}"
         for cause in entry.causes[:MOST_CAUSES]:
             yield f"        {cause_line(cause, comparison)}"
@@ -210,7 +212,8 @@ def _quoted(argument: str) -> str:
 
 def cause_line(cause: Cause, comparison: Comparison) -> str:
     """One cause in one line, its share of the loss first and its time last where they are known."""
-    share = f"{cause.share * 100:3.0f} % of the loss: " if cause.share is not None else ""
+    told = cause.share is not None and comparison.verdict is not Verdict.PARITY
+    share = f"{(cause.share or 0) * 100:3.0f} % of the loss: " if told else ""
     return f"{share}{cause.kind}: {cause.summary}{lost_time(comparison, cause)}"
 
 

@@ -154,6 +154,8 @@ def history_text(history: History) -> list[str]:
     """A line for each row, and one for each commit that changed it."""
     lines = [text for line in history.lines for text in _of_line(line)]
     lines += [f"cannot be read: {problem}" for problem in history.problems]
+    if history.shallow:
+        lines.append("older commits are not in this shallow clone: git fetch --unshallow")
     return [harmless(line) for line in lines or ["no commit touched a record"]]
 
 

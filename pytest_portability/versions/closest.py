@@ -43,6 +43,7 @@ def beside(
 def _twin(everything: Mapping[Key, Record], record: Record) -> str:
     """Which model of another name has these weights; empty if none has."""
     same = {r.key.model for r in everything.values() if r.model.weights == record.model.weights}
+    same.discard(record.key.model)  # here it would have been found: elsewhere its rows are others
     if not same or not record.model.weights:
         return ""
     name = min(same)

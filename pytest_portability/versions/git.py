@@ -62,6 +62,11 @@ class Checkout:
         top = Path(os.fsdecode(_run(near, "rev-parse", "--show-toplevel").rstrip(b"\n"))).resolve()
         return cls(top, here.relative_to(top).as_posix())
 
+    @property
+    def shallow(self) -> bool:
+        """Whether older commits were left out of the clone."""
+        return _run(self.top, "rev-parse", "--is-shallow-repository").strip() == b"true"
+
     def commit(self, ref: str) -> str:
         """The hash of a commit by any name that git knows.
 
@@ -74,7 +79,7 @@ class Checkout:
             return _run(self.top, "rev-parse", "--verify", asked).decode().strip()
         except UsageError as exc:
             hint = ""
-            if _run(self.top, "rev-parse", "--is-shallow-repository").strip() == b"true":
+            if self.shallow:
                 hint = "; this clone is shallow: git fetch --unshallow brings the history"
             msg = f"git knows no commit {ref!r} in {self.top}{hint}"
             raise UsageError(msg) from exc

@@ -11,7 +11,7 @@ from itertools import islice, pairwise
 from pathlib import Path
 
 from pytest_portability import records
-from pytest_portability.errors import RecordError
+from pytest_portability.errors import RecordError, UsageError
 from pytest_portability.loss import usable
 from pytest_portability.records import Key
 from pytest_portability.versions.git import AT_ONCE, Blob, Checkout
@@ -93,10 +93,15 @@ def _change(before: Point, after: Point) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """Rows through time, and what is wrong with old files that cannot be read."""
+    """Rows through time, and what is wrong with old files that cannot be read.
+
+    Attributes:
+        shallow: whether this clone lacks older commits.
+    """
 
     lines: tuple[Line, ...]
     problems: tuple[str, ...]
+    shallow: bool = False
 
 
 def history(baselines: Path, model: str = "*", target: str = "*") -> History:
@@ -108,23 +113,28 @@ def history(baselines: Path, model: str = "*", target: str = "*") -> History:
         target: pattern of targets.
 
     Raises:
-        UsageError: it is in no git checkout.
+        UsageError: it is in no git checkout, or no row fits the patterns.
     """
     checkout = Checkout.of(baselines)
     changes = [c for c in checkout.changes() if re.fullmatch(r"[^/]+/[^/]+\.toml", c.path)]
     first = {change.id: change for change in reversed(changes) if change.id}
     known = dict(zip(first, _read(checkout, list(first.values())), strict=True))
-    lines = (
+    every = list(_lines(changes, known))
+    lines = [
         line
-        for line in _lines(changes, known)
+        for line in every
         if fnmatchcase(line.key.model, model) and fnmatchcase(line.key.target, target)
-    )
+    ]
+    if every and not lines:
+        models = ", ".join(sorted({line.key.model for line in every}))
+        msg = f"no commit touched a record of {model!r} on {target!r}; models in git: {models}"
+        raise UsageError(msg)
     problems = (
         f"{first[blob].commit[:12]}: {found}"
         for blob, found in known.items()
         if isinstance(found, str)
     )
-    return History(lines=tuple(lines), problems=tuple(problems))
+    return History(lines=tuple(lines), problems=tuple(problems), shallow=checkout.shallow)
 
 
 _Found = dict[Key, Speed] | str  # or why there is none

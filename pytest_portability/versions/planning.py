@@ -14,7 +14,7 @@ from pytest_portability.records import Key, Record
 BUILDS: Mapping[str, Mapping[str, Sequence[str]]] = {
     "onnx": {
         "nvidia": ("onnxruntime.cuda", "onnxruntime.tensorrt"),
-        "amd": ("onnxruntime.migraphx", "onnxruntime.vitisai"),
+        "amd": ("onnxruntime.migraphx",),
         "intel": ("openvino", "onnxruntime.openvino"),
         "apple": ("onnxruntime.coreml",),
         "qualcomm": ("onnxruntime.qnn",),

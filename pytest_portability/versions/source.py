@@ -38,6 +38,10 @@ class Version:
     def read(self, model: str) -> tuple[dict[Key, Record], tuple[str, ...]]:
         """The records of one model's directory, and what is wrong with files of it."""
         found, unreadable = records.read_files(sorted((self.directory / model).glob("*.toml")))
+        # A commit is laid out in a folder that means nothing to anybody.
+        unreadable = tuple(
+            text.replace(f"{self.directory}/", f"{self.name}:") for text in unreadable
+        )
         if self.target:
             found = {k: r for k, r in found.items() if fnmatchcase(k.target, self.target)}
         return found, unreadable

@@ -345,14 +345,32 @@ def _take_parts(
 def _fusion(fused: tuple[KernelUse, ...], parts: tuple[KernelUse, ...], *, lost: bool) -> Change:
     whole, text = label(fused), label(parts)
     if lost:
-        summary = (
-            f"{whole} no longer fused: now {text}"
-            if fused
-            else f"{text} no longer fused or folded into other kernels"
-        )
+        if besides := _besides(fused, parts):
+            summary = f"{besides} no longer folded into {whole}"
+        elif fused:
+            summary = f"{whole} no longer fused: now {text}"
+        else:
+            summary = f"{text} no longer fused or folded into other kernels"
         return Change(kind="fusion lost", summary=summary, before=fused, after=parts)
-    summary = f"{text} now fused: {whole}" if fused else f"{text} now fused or folded"
+    if besides := _besides(fused, parts):
+        summary = f"{besides} now folded into {whole}"
+    else:
+        summary = f"{text} now fused: {whole}" if fused else f"{text} now fused or folded"
     return Change(kind="fusion gained", summary=summary, before=parts, after=fused)
+
+
+def _besides(fused: tuple[KernelUse, ...], parts: tuple[KernelUse, ...]) -> str:
+    """What a kernel that runs either way did besides; empty if it does not run either way."""
+    still = {use.kernel.op for use in fused} & {use.kernel.op for use in parts}
+    others = [use for use in parts if use.kernel.op not in still]
+    if not still or others:
+        return label(others) if still else ""
+    folded: Counter[str] = Counter()
+    for sign, uses in ((1, fused), (-1, parts)):
+        for use in uses:
+            for op in use.kernel.absorbs:
+                folded[op] += sign * use.launches
+    return ", ".join(f"{op} ×{n}" for op, n in sorted((+folded).items()))
 
 
 def _replaced(gone: _Rest, new: _Rest) -> list[Change]:

@@ -40,6 +40,17 @@ def test_a_model_that_grew_lost_no_fusion() -> None:
     assert kinds(before, apart) == ["fusion lost"]
 
 
+def test_what_a_kernel_did_besides_is_named_where_the_kernel_still_runs() -> None:
+    """Where no longer fused, now Where: that says nothing."""
+    alone = path(use("Where", 1, absorbs=("Where",)))
+    folded = path(use("Where", 1, absorbs=("Mul", "Where")))
+    assert [c.summary for c in diff(folded, alone)] == ["Mul ×1 no longer folded into Where ×1"]
+    assert [c.summary for c in diff(alone, folded)] == ["Mul ×1 now folded into Where ×1"]
+    apart = path(use("Conv", 2, absorbs=("Conv",)), use("Relu", 2, absorbs=("Relu",)))
+    (change,) = diff(path(use("Conv", 2, absorbs=("Conv", "Relu"))), apart)
+    assert change.summary == "Relu ×2 no longer folded into Conv ×2"
+
+
 def test_an_order_of_kernels_is_no_difference() -> None:
     uses = use("MatMul", 12), use("Add", 3), use("Reshape", 3, role="layout")
     assert diff(path(*uses), path(*reversed(uses))) == ()
@@ -140,7 +151,7 @@ def test_a_convolution_that_no_longer_absorbs_its_activation_is_a_lost_fusion() 
     before = path(use("Conv", 9, absorbs=("Conv", "Relu")))
     after = path(use("Conv", 9, absorbs=("Conv",)), use("Relu", 9))
     (change,) = diff(before, after)
-    assert change.summary == "Conv ×9 no longer fused: now Conv ×9, Relu ×9"
+    assert change.summary == "Relu ×9 no longer folded into Conv ×9"
 
 
 def test_operations_absorbed_by_a_kernel_of_unchanged_name_are_a_lost_fusion() -> None:

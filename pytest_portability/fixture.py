@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
-from pytest_portability import compare, run, settings, targets, verdicts
+from pytest_portability import compare, device_lock, run, settings, targets, verdicts
 from pytest_portability.compare import Comparison
 from pytest_portability.errors import PortabilityError, UsageError, error_text
 from pytest_portability.ledger import Claims, Updates
@@ -53,6 +53,9 @@ class Host(Protocol):
 
     def setting(self, name: str, marker: Mapping[str, Any] | None = None) -> Setting[Any]:
         """A setting from all the places it can be set in."""
+
+    def progress(self, text: str) -> None:
+        """Show what is going on; an empty text when it is over."""
 
     def environment(self, node: Any) -> Mapping[Any, Any]:
         """Variables that hooks want."""
@@ -204,7 +207,8 @@ class Portability:
         """The flow, with what only the project knows; what cannot be used is an error's text."""
         try:
             self._host.claims.claim(ask.key(self._item), self._node.nodeid)
-            result = self._host.pipeline.check(self._item, ask)
+            with device_lock.held(self._item.target, self._host.progress):
+                result = self._host.pipeline.check(self._item, ask)
             if verdicts.POLICY[result.comparison.verdict].item in {"pass", "skip"}:
                 return result
         except PortabilityError as exc:

@@ -18,6 +18,7 @@ from pytest_portability.report import Entry, Report
 from pytest_portability.run import Absentee
 
 UNCHECKED = "the test asked for portability and never called check: nothing was measured"
+CRASHED = "the xdist worker that ran the test crashed: nothing was measured"
 UNPARAMETRIZED = (
     "portability is an argument of a test or fixture: pytest cannot parametrize it for "
     "getfixturevalue() or in a unittest.TestCase; take it as an argument of a test function, or "

@@ -50,6 +50,7 @@ ORDER = (
     "recording",
     "versions",
     "pipeline",
+    "device_lock",
     "report",
     "run",
     "ledger",

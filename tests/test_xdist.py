@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import venv
+
 import pytest
 from project import Project, flat, output
 
@@ -84,4 +88,55 @@ def test_a_worker_that_dies_fails_its_item_only(project: Project) -> None:
     )
     result = project.spawn("-n1", "--portability", "--portability-report=json:report.json")
     result.assert_outcomes(passed=2, failed=1)
-    assert [item["verdict"] for item in project.json()["items"]] == ["ok", "ok"]
+    items = {item["nodeid"]: item for item in project.json()["items"]}
+    assert sorted(item["verdict"] for item in items.values()) == ["error", "ok", "ok"]
+    (lost,) = (item for item in items.values() if item["verdict"] == "error")
+    assert lost["nodeid"].endswith("-b1-1]")
+    assert lost["reason"] == "the xdist worker that ran the test crashed: nothing was measured"
+    assert (lost["model"], lost["target"], lost["worker"]) == ("it", project.target, "gw0")
+
+
+TIMED = """
+import time
+import scripted
+
+class Timed(scripted.Scripted):
+    def check(self, item, ask):
+        with open("times.txt", "a", encoding="utf-8") as file:
+            file.write(f"begin {os.getpid()}\\n")
+        time.sleep(0.1)
+        with open("times.txt", "a", encoding="utf-8") as file:
+            file.write(f"end {os.getpid()}\\n")
+        return super().check(item, ask)
+
+import os
+pipeline.Pipeline = Timed
+"""
+
+
+@pytest.mark.parametrize("dist", ["load", "worksteal", "each"])
+def test_one_device_measures_one_item_at_a_time(project: Project, dist: str) -> None:
+    """Wherever they land."""
+    project.make(MANY, conftest=TIMED.replace("\\\\n", "\\n"))
+    project.spawn("-n2", f"--dist={dist}", "--portability")
+    lines = (project.path / "times.txt").read_text(encoding="utf-8").splitlines()
+    assert len(lines) >= 20
+    assert len({line.split()[1] for line in lines}) == 2
+    for begin, end in zip(lines[::2], lines[1::2], strict=True):
+        assert begin.split() == ["begin", end.split()[1]]
+
+
+def test_a_worker_of_another_environment_is_refused(project: Project) -> None:
+    """It would run on the paths of this one, and hold this one against itself."""
+    project.make(MANY)
+    other = project.path / "env"
+    venv.create(other, with_pip=False)
+    python = other / ("Scripts" if os.name == "nt" else "bin") / "python"
+    result = project.spawn("--portability", "--dist=load", f"--tx=popen//python={python}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    said = flat(result)
+    assert f"--tx popen//python={python} is of another environment ({other})" in said
+    assert "run pytest there with --portability-against=DIR" in said
+    own = project.spawn("--portability", "--dist=load", f"--tx=popen//python={sys.executable}")
+    assert own.ret == pytest.ExitCode.TESTS_FAILED
+    assert "is of another environment" not in flat(own)

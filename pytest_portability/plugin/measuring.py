@@ -55,6 +55,9 @@ class RunHooks:
         self._against = run.against(self._baselines, self.setting("against"), self.updates)
         self.claims = ledger.Claims()
         self._begun: set[tuple[str, str]] = set()
+        self._running: dict[
+            tuple[str, str], Entry
+        ] = {}  # what is said of an item whose worker crashes
         self._paths: dict[str, Path] = {}
         self._failure: BaseException | None = None  # what a failed check of the item raised
         self._headed = self._several = False
@@ -178,8 +181,12 @@ class RunHooks:
             against=self._against,
             recording=self.updates is not None,
             commit=run.commit_of(self.root),
-            progress=self._progress.show,
+            progress=self.progress,
         )
+
+    def progress(self, text: str) -> None:
+        """Show what is going on, on a terminal."""
+        self._progress.show(text)
 
     def environment(self, node: pytest.Item) -> dict[str, str]:
         """Variables that hooks want; a conftest speaks for the tests below it only."""
@@ -233,6 +240,11 @@ class RunHooks:
             vars(report).pop("wasxfail", None)
             report.outcome, report.longrepr = "failed", f"check failed and the test went on: {ours}"
         self._failure = None  # said once
+        if asked is not None and call.when == "setup" and report.passed:
+            lost = ledger.unmeasured(
+                item.nodeid, selection.name(item), asked, ledger.CRASHED, skipped=False
+            )
+            report.portability_lost = ledger.packed(lost)  # type: ignore[attr-defined] # as below
         if entries is None and asked is not None and (why or call.when == "call"):
             reason = message(why.value) if why else str(ours or ledger.UNCHECKED)
             if why is None and ours is None:
@@ -273,6 +285,10 @@ class RunHooks:
         if report.when == "setup" and who in self._begun:
             self._ledger.forget(*who)  # pytest-rerunfailures runs it once more
         self._begun.add(who)
+        if lost := ledger.unpacked(getattr(report, "portability_lost", "")):
+            self._running[who] = replace(lost, worker=who[1])
+        elif report.when == "call":
+            self._running.pop(who, None)
         entries = ledger.unpacked(getattr(report, "portability_entries", "")) or ()
         if self.updates and report.failed and "[XPASS(strict)]" in str(report.longrepr):
             entries = [self.updates.refuse(entry) for entry in entries]
@@ -289,6 +305,21 @@ class RunHooks:
 
         self._headed = "discovery" in self.__dict__
         return terminal.header(self.report) if self._headed else None
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """Refuse a worker of another environment: xdist gives it the paths of this one."""
+        from pytest_portability import run
+
+        spec = node.gateway.spec
+        if spec.popen and spec.python and (wrong := run.other_environment(spec.python)):
+            raise pytest.UsageError(wrong)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_handlecrashitem(self, crashitem: str, report: Any) -> None:
+        """Put the item of a worker that crashed into the report: none is missing there."""
+        if lost := self._running.pop((crashitem, report.node.gateway.id), None):
+            self._ledger.take(lost)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:

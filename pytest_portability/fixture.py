@@ -69,6 +69,9 @@ class Host(Protocol):
     def keep(self, node: Any, entry: Entry) -> None:
         """Have an entry reported."""
 
+    def benchmarked(self, entry: Entry) -> None:
+        """Let pytest-benchmark show it, too."""
+
     def end(self, outcome: str, text: str) -> None:
         """Give the test its outcome: ``pass``, ``warn``, ``fail``, ``skip`` or ``xfail``."""
 
@@ -200,6 +203,7 @@ class Portability:
             again=self._host.again(self._node.nodeid),
         )
         self._host.keep(self._node, entry)
+        self._host.benchmarked(entry)
         self._host.end(*self._outcome(entry, result.log))
         return result
 

@@ -54,6 +54,7 @@ ORDER = (
     "report",
     "run",
     "ledger",
+    "benchmark_bridge",
     "hookspec",
     "fixture",
     "selection",

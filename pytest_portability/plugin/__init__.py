@@ -143,7 +143,7 @@ def portability(request: pytest.FixtureRequest) -> Portability:
     from pytest_portability.fixture import Portability
 
     node = request.node
-    hooks.begin(node)
+    hooks.begin(request)
     if not hasattr(request, "param"):
         hooks.keep(node, ledger.unparametrized(node.nodeid, selection.name(node)))
         hooks.end("fail", ledger.UNPARAMETRIZED)

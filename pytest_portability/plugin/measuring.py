@@ -159,8 +159,10 @@ class RunHooks:
 
     # -- one item
 
-    def begin(self, node: pytest.Item) -> None:
+    def begin(self, request: pytest.FixtureRequest) -> None:
         """Start an item, or start it again."""
+        node = request.node
+        self._request: pytest.FixtureRequest | None = request
         self._failure = None
         self._paths[node.nodeid] = node.path
         self.claims.forget(node.nodeid)
@@ -207,6 +209,25 @@ class RunHooks:
     def keep(self, node: pytest.Item, entry: Entry) -> None:
         """Have an entry travel with the item's next report."""
         node.stash.setdefault(entries_key, []).append(replace(entry, worker=self._worker))
+
+    def benchmarked(self, entry: Entry) -> None:
+        """Have pytest-benchmark show the item's first check, unless the test itself uses it."""
+        from pytest_portability import benchmark_bridge
+
+        request, self._request = self._request, None
+        off = self._config.getoption("benchmark_skip", True)  # also where it is not installed
+        if request is None or off or entry.measurement is None:
+            return
+        node = request.node
+        if "benchmark" in node.fixturenames or not self._config.pluginmanager.hasplugin(
+            "benchmark"
+        ):
+            return
+        own = node.get_closest_marker("benchmark")
+        timer = benchmark_bridge.replayed(benchmark_bridge.times(entry.measurement))
+        asked = {**(own.kwargs if own else {}), "timer": timer}
+        node.add_marker(pytest.mark.benchmark(**asked), append=False)
+        benchmark_bridge.show(request.getfixturevalue("benchmark"), entry)
 
     def end(self, outcome: str, text: str) -> None:
         """Give the test its outcome: ``pass``, ``warn``, ``fail``, ``skip`` or ``xfail``."""
@@ -372,17 +393,25 @@ class RunHooks:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the table."""
+        from pytest_portability import benchmark_bridge
         from pytest_portability.report import terminal
 
         if self._config.getoption("collectonly"):
             return
         terminalreporter.section("portability")
+        if self._several and self._benchmark_writes():
+            terminalreporter.write_line(benchmark_bridge.UNDER_XDIST)
         if not self._headed:
             terminalreporter.write_line(terminal.header(self.report))
         for line in terminal.lines(self.report):
             terminalreporter.write_line(line)
         for complaint in self.report.complaints:
             terminalreporter.write_line(terminal.harmless(f"portability: {complaint}"), red=True)
+
+    def _benchmark_writes(self) -> bool:
+        """Whether pytest-benchmark was asked to keep or to compare something."""
+        names = ("json", "autosave", "save", "save_data", "compare", "histogram")
+        return any(self._config.getoption(f"benchmark_{name}", None) for name in names)
 
     def pytest_unconfigure(self) -> None:
         """End the processes the run started."""

@@ -15,6 +15,7 @@ from typing import Any
 from pytest_portability import run
 from pytest_portability.compare import Allowed
 from pytest_portability.errors import PortabilityError, UsageError
+from pytest_portability.report import document, markdown
 from pytest_portability.report import versions as shown
 from pytest_portability.report.terminal import harmless
 from pytest_portability.servers import Servers
@@ -86,6 +87,9 @@ def _add_stored(commands: Any) -> None:
     way.add_argument("--model", required=True, help="its name in the records")
     way.add_argument("--target", required=True, help="such as amd-mi300x; it need not be here")
     way.set_defaults(command=_plan)
+    runs = commands.add_parser("report", help="JSON reports of several runners as one")
+    runs.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a runner's JSON report")
+    runs.set_defaults(command=_report)
     join = commands.add_parser("merge", help="records of several runners into one directory")
     join.add_argument("sources", nargs="+", type=Path, metavar="DIR", help="a runner's records")
     join.add_argument("--newest", action="store_true", help="of rows that differ the later one")
@@ -146,6 +150,12 @@ def _merge(options: argparse.Namespace) -> int:
     total = f"{len(done.written)} files written, {done.unchanged} unchanged"
     print("nothing was written" if done.refused else total)
     return int(bool(done.refused))
+
+
+def _report(options: argparse.Namespace) -> int:
+    found = document.join([document.read(path) for path in options.files])
+    print(markdown.render(found), end="")
+    return int(found.failed)
 
 
 def _targets(options: argparse.Namespace) -> int:

@@ -202,9 +202,10 @@ class Portability:
             measurement=result.measurement,
             again=self._host.again(self._node.nodeid),
         )
-        self._host.keep(self._node, entry)
+        outcome, text = self._outcome(entry, result.log)
+        self._host.keep(self._node, replace(entry, outcome=outcome))
         self._host.benchmarked(entry)
-        self._host.end(*self._outcome(entry, result.log))
+        self._host.end(outcome, text)
         return result
 
     def _measured(self, ask: Ask) -> Result:

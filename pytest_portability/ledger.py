@@ -202,7 +202,7 @@ class Ledger:
             text = error_text(exc)
             problem = f"the record was not written: {text}"
             entry = replace(entry, update=f"failed: {text}")
-        self._report.entries.append(entry)
+        self._report.entries.append(replace(entry, outcome="fail") if problem else entry)
         return problem
 
 
@@ -241,7 +241,8 @@ def unmeasured(
             batch=item.batch,
         )
     comparison = compare.error(reason, skipped=skipped)
-    return Entry(nodeid=nodeid, key=key, comparison=comparison)
+    outcome = "skip" if skipped else "fail"
+    return Entry(nodeid=nodeid, key=key, comparison=comparison, outcome=outcome)
 
 
 def packed(value: object) -> str:

@@ -314,26 +314,35 @@ def test_a_lowered_optimization_level_is_a_regression_with_its_option_named(
 # --- the CI matrix ------------------------------------------------------------------------------
 
 
-def _ci_commands() -> list[Any]:
-    """The pytest command of each runner of the matrix, and what it requires."""
+def _ci_commands(name: str) -> list[Any]:
+    """The pytest command of each runner of a matrix, and what it requires."""
     yaml = pytest.importorskip("yaml", reason="PyYAML is not installed (see tox.ini)")
-    text = (EXAMPLES / "ci_matrix" / "portability.yml").read_text(encoding="utf-8")
-    job = yaml.safe_load(text)["jobs"]["portability"]
+    text = (EXAMPLES / "ci_matrix" / name).read_text(encoding="utf-8")
+    whole = yaml.safe_load(text)
+    job = whole["jobs"]["portability"] if "jobs" in whole else whole["portability"]
+    if "strategy" in job:
+        rows, scripts = (
+            job["strategy"]["matrix"]["include"],
+            [s.get("run", "") for s in job["steps"]],
+        )
+        pattern = "${{{{ matrix.{} }}}}"
+    else:
+        rows, scripts, pattern = job["parallel"]["matrix"], job["script"], "${}"
     found = []
-    for row in job["strategy"]["matrix"]["include"]:
-        for step in job["steps"]:
-            command = step.get("run", "")
-            for name, value in row.items():
-                command = command.replace(f"${{{{ matrix.{name} }}}}", str(value))
-            assert "${{" not in command
+    for row in rows:
+        for command in scripts:
+            for key, value in row.items():
+                command = command.replace(pattern.format(key), str(value))  # noqa: PLW2901
             if command.startswith("pytest "):
-                found.append((shlex.split(command), row["require"]))
+                assert "${{" not in command
+                found.append((shlex.split(command), row.get("require") or row["REQUIRE"]))
     return found
 
 
-def test_every_command_of_the_ci_matrix_is_one_of_ours(examples: Examples) -> None:
+@pytest.mark.parametrize("name", ["portability.yml", "gitlab.yml"])
+def test_every_command_of_the_ci_matrix_is_one_of_ours(examples: Examples, name: str) -> None:
     """Where the required target is missing the run says so, which is what the job is for."""
-    commands = _ci_commands()
+    commands = _ci_commands(name)
     assert len(commands) == 4
     for command, require in commands:
         assert command[0] == "pytest"

@@ -35,6 +35,7 @@ GOLDEN: dict[str, Any] = {
         "batch_effective",
         "profile",
         "verdict",
+        "outcome",
         "reason",
         "throughput",
         "unit",

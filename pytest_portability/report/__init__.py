@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Iterable, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,6 +28,7 @@ class Entry:
         update: what ``--update-baselines`` did: ``written``, ``refreshed``, ``unchanged``,
             ``refused: …`` (by the table), ``failed: …`` (by the file), or empty without it.
         again: arguments that make pytest measure this item again.
+        outcome: what the verdict did to the test, one of ``document.OUTCOMES``.
     """
 
     nodeid: str
@@ -38,6 +39,7 @@ class Entry:
     worker: str = ""
     update: str = ""
     again: tuple[str, ...] = ()
+    outcome: str = "pass"
 
     @property
     def who(self) -> str:
@@ -128,12 +130,16 @@ def write(report: Report, kind: str, path: Path) -> None:
 
     Args:
         report: what to write.
-        kind: ``json``.
+        kind: ``json`` or ``markdown``.
         path: the file.
     """
-    from pytest_portability.report import json  # noqa: PLC0415 - renderers import this module
+    # Renderers import this module.
+    from pytest_portability.report import document, json, markdown  # noqa: PLC0415
 
-    renderers = {"json": json.render}
+    renderers: Mapping[str, Callable[[Report], str]] = {
+        "json": json.render,
+        "markdown": lambda report: markdown.render(document.of(json.tables(report), "")),
+    }
     path = Path(os.path.realpath(path))  # a link stays a link
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

@@ -12,13 +12,17 @@ from typing import Any
 
 from pytest_portability.loss import Interval
 from pytest_portability.report import Entry, Report
-
-SCHEMA = 1
+from pytest_portability.report.document import SCHEMA
 
 
 def render(report: Report) -> str:
     """The report as JSON text."""
-    return json.dumps(plain(_report(report)), indent=1, allow_nan=False) + "\n"
+    return json.dumps(tables(report), indent=1, allow_nan=False) + "\n"
+
+
+def tables(report: Report) -> Any:
+    """The report in plain JSON types."""
+    return plain(_report(report))
 
 
 def _report(report: Report) -> dict[str, Any]:
@@ -60,6 +64,7 @@ def _item(entry: Entry) -> dict[str, Any]:
         "batch_effective": figures.batch_effective if figures else None,
         "profile": dict(key.profile),
         "verdict": comparison.verdict.value,
+        "outcome": entry.outcome,
         "reason": comparison.reason,
         "throughput": figures.throughput if figures else None,
         "unit": figures.unit if figures else None,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from pytest_portability.report.json import plain
+from pytest_portability.report.markdown import cell, table
 from pytest_portability.report.terminal import harmless
 from pytest_portability.verdicts import Verdict
 from pytest_portability.versions.delta import Delta, Pair, Row
@@ -79,14 +79,14 @@ def _summary(delta: Delta) -> str:
 def delta_markdown(delta: Delta) -> list[str]:
     """A table, and the causes of what is worse below it."""
     head = ("build", "parity", "throughput", "latency p50", "memory", "verdict")
-    lines = [f"### {_cell(delta.old)} → {_cell(delta.new)}", ""]
-    lines += _table(head, map(_cells, delta.rows))
+    lines = [f"### {cell(delta.old)} → {cell(delta.new)}", ""]
+    lines += table(head, map(_cells, delta.rows))
     for row in (row for row in delta.rows if row.failed):
-        lines += ["", f"**{_cell(_named(row))}**: {_cell(row.reason)}", ""]
-        lines += [f"* {_cell(cause.kind)}: {_cell(cause.summary)}" for cause in row.causes]
-    lines += ["", *(f"* {_cell(line)}" for line in _one_sided(delta))]
-    lines += [f"* cannot be read: {_cell(problem)}" for problem in delta.problems]
-    return [*lines, "", _cell(_summary(delta))]
+        lines += ["", f"**{cell(_named(row))}**: {cell(row.reason)}", ""]
+        lines += [f"* {cell(cause.kind)}: {cell(cause.summary)}" for cause in row.causes]
+    lines += ["", *(f"* {cell(line)}" for line in _one_sided(delta))]
+    lines += [f"* cannot be read: {cell(problem)}" for problem in delta.problems]
+    return [*lines, "", cell(_summary(delta))]
 
 
 def _cells(row: Row) -> Sequence[str]:
@@ -100,39 +100,24 @@ def _cells(row: Row) -> Sequence[str]:
     )
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    yield f"| {' | '.join(head)} |"
-    yield f"|{'---|' * len(head)}"
-    yield from (f"| {' | '.join(map(_cell, row))} |" for row in rows)
-
-
-def _cell(text: str) -> str:
-    """Text of a record in Markdown: it ends no cell and no line, and is no markup."""
-    text = harmless(text).replace("&", "&amp;").replace("<", "&lt;")
-    # The backslash first. A zero-width joiner keeps names and numbers from being linked.
-    for mark in "\\|*_~`[]":
-        text = text.replace(mark, f"\\{mark}")
-    return re.sub(r"([@#])(?=\w)", "\\1\u200d", text)
-
-
 # --- one version -------------------------------------------------------------------------------
 
 
 def matrix_text(matrix: Matrix) -> list[str]:
     """Every record with its efficiency, then the metric of each way to build a model."""
     rows = [("model", "target", "build", "per second", "ran in", "p50", "memory", "efficiency")]
-    for cell in matrix.cells:
-        memory = "-" if cell.memory_bytes is None else f"{cell.memory_bytes / 2**20:.0f} MiB"
+    for one in matrix.cells:
+        memory = "-" if one.memory_bytes is None else f"{one.memory_bytes / 2**20:.0f} MiB"
         rows.append(
             (
-                cell.key.model,
-                cell.key.target,
-                cell.key.row,
-                f"{cell.throughput:.4g} {cell.unit}",
-                cell.effective or "?",
-                f"{cell.latency_p50_s * 1e3:.3g} ms",
+                one.key.model,
+                one.key.target,
+                one.key.row,
+                f"{one.throughput:.4g} {one.unit}",
+                one.effective or "?",
+                f"{one.latency_p50_s * 1e3:.3g} ms",
                 memory,
-                f"{cell.efficiency:.0%}",
+                f"{one.efficiency:.0%}",
             )
         )
     lines = [*_aligned(rows), "", "performance portability (harmonic mean of efficiencies):"]

@@ -1,0 +1,210 @@
+"""JSON reports as they are read again: of one run, or of the runners of a CI matrix together."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_portability.errors import UsageError
+
+SCHEMA = 1
+
+OUTCOMES = ("pass", "warn", "fail", "skip", "xfail")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One item of a report, as far as it is shown. Figures as in the JSON; None where unknown.
+
+    Attributes:
+        source: the file it is from, empty for this run.
+        build: runtime and precision.
+        loss: estimate, lower and upper end, as fractions.
+        causes: kind, summary and share of each.
+        outcome: what became of its test, one of ``OUTCOMES``.
+    """
+
+    nodeid: str
+    source: str
+    model: str
+    target: str
+    build: str
+    batch: str
+    verdict: str
+    reason: str
+    outcome: str
+    update: str
+    throughput: float | None
+    unit: str
+    loss: tuple[float, float, float] | None
+    memory_rel: float | None
+    error_rel: float | None
+    causes: tuple[tuple[str, str, float | None], ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        """What two runners must not both have measured."""
+        return self.model, self.target, self.build, self.batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """Items of one or of several reports.
+
+    Attributes:
+        targets: ids of what was there.
+        problems: what is wrong beside the items.
+    """
+
+    lines: tuple[Line, ...]
+    targets: tuple[str, ...]
+    problems: tuple[str, ...]
+
+    @property
+    def failed(self) -> bool:
+        """Whether anything fails, or nothing was measured."""
+        measured = any(line.throughput is not None for line in self.lines)
+        return bool(self.problems) or not measured or any(x.outcome == "fail" for x in self.lines)
+
+    @property
+    def summary(self) -> str:
+        """Such as ``12 measured: 10 ok, 1 regressed, 1 skipped``."""
+        measured = sum(line.throughput is not None for line in self.lines)
+        counts = Counter(line.verdict for line in self.lines).most_common()
+        return f"{measured} measured: {', '.join(f'{n} {word}' for word, n in counts) or 'nothing'}"
+
+
+def read(path: Path) -> Document:
+    """A report's file.
+
+    Raises:
+        UsageError: it cannot be read, or is no report of this schema; file and key are named.
+    """
+    try:
+        tables = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as exc:
+        msg = f"{path}: cannot be read ({exc.strerror or exc})"
+        raise UsageError(msg) from exc
+    except (ValueError, RecursionError) as exc:
+        msg = f"{path}: is no JSON ({exc}); expected what --portability-report=json:PATH wrote"
+        raise UsageError(msg) from exc
+    return of(tables, str(path))
+
+
+def of(tables: Any, source: str) -> Document:
+    """What is shown of a report's JSON.
+
+    Args:
+        tables: its plain values.
+        source: the file, for messages and beside the items.
+
+    Raises:
+        UsageError: it is no report of this schema.
+    """
+    top = _Reader(tables, source, "the report")
+    if (schema := top.take("schema", int)) != SCHEMA:
+        msg = f"{source}: key schema is {schema}, this release reads {SCHEMA}: use the one it is of"
+        raise UsageError(msg)
+    targets = [_Reader(t, source, "targets").take("id", str) for t in top.take("targets", list)]
+    return Document(
+        lines=tuple(_line(item, source) for item in top.take("items", list)),
+        targets=tuple(targets),
+        problems=tuple(map(str, top.take("problems", list))),
+    )
+
+
+def join(documents: Sequence[Document]) -> Document:
+    """Several reports as one; what two of them both measured is a problem, by name."""
+    lines = [line for document in documents for line in document.lines]
+    seen: dict[tuple[str, ...], str] = {}
+    problems = [problem for document in documents for problem in document.problems]
+    for line in lines:
+        if line.throughput is None:
+            continue
+        other = seen.setdefault(line.place, line.source)
+        if other != line.source:
+            what = " ".join(line.place)
+            problems.append(f"{what} is in {other} and in {line.source}: one of them is too many")
+    targets = (target for document in documents for target in document.targets)
+    return Document(
+        lines=tuple(lines),
+        targets=tuple(dict.fromkeys(targets)),
+        problems=tuple(dict.fromkeys(problems)),
+    )
+
+
+def _line(item: Any, source: str) -> Line:
+    of_item = _Reader(item, source, "items")
+    loss, parity = (of_item.take(name, (dict, type(None))) for name in ("loss", "parity"))
+    outcome = of_item.take("outcome", str)
+    if outcome not in OUTCOMES:
+        msg = f"{source}: key items.outcome is {outcome!r}; expected one of {', '.join(OUTCOMES)}"
+        raise UsageError(msg)
+    runtime, precision = (of_item.text(name) for name in ("runtime", "precision"))
+    dims = [f"{name}={size}" for name, size in of_item.take("profile", dict).items()]
+    return Line(
+        source=source,
+        build=f"{runtime}-{precision}" if runtime else "-",
+        batch=" ".join([of_item.text("batch") or "-", *dims]),
+        loss=_interval(loss, source),
+        error_rel=_Reader(parity, source, "items.parity").figure("error_rel") if parity else None,
+        causes=tuple(_causes(of_item.take("causes", list), source)),
+        warnings=tuple(map(str, of_item.take("warnings", list))),
+        throughput=of_item.figure("throughput"),
+        memory_rel=of_item.figure("memory_rel"),
+        outcome=outcome,
+        **{
+            name: of_item.text(name)
+            for name in ("nodeid", "model", "target", "verdict", "reason", "update", "unit")
+        },
+    )
+
+
+def _interval(loss: Any, source: str) -> tuple[float, float, float] | None:
+    if loss is None:
+        return None
+    found = [_Reader(loss, source, "items.loss").figure(name) for name in ("value", "low", "high")]
+    value, low, high = (math.nan if figure is None else figure for figure in found)
+    return value, low, high
+
+
+def _causes(causes: Iterable[Any], source: str) -> Iterable[tuple[str, str, float | None]]:
+    for cause in causes:
+        of_cause = _Reader(cause, source, "items.causes")
+        yield of_cause.text("kind"), of_cause.text("summary"), of_cause.figure("share")
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """A table of JSON from which keys are taken by kind."""
+
+    table: Any
+    source: str
+    where: str
+
+    def take(self, key: str, kind: type[Any] | tuple[type[Any], ...]) -> Any:
+        if not isinstance(self.table, Mapping):
+            msg = f"{self.source}: {self.where} is no table; expected a report of this plugin"
+            raise UsageError(msg)
+        value = self.table.get(key)
+        if not isinstance(value, kind) or isinstance(value, bool):
+            what = "is missing" if key not in self.table else f"is {value!r:.60}"
+            msg = (
+                f"{self.source}: key {key} of {self.where} {what}; expected a report of this plugin"
+            )
+            raise UsageError(msg)
+        return value
+
+    def text(self, key: str) -> str:
+        value = self.take(key, (str, int, type(None)))
+        return "" if value is None else str(value)
+
+    def figure(self, key: str) -> float | None:
+        value = self.take(key, (int, float, type(None)))
+        return None if value is None else float(value)

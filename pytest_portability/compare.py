@@ -391,7 +391,8 @@ def _certain(shown: Comparison, judged: list[Interval]) -> _Speed:
         deciding = gained[-1]
         return Verdict.IMPROVED, f"throughput: {deciding}; the record is behind", deciding
     if widest.high < limit and not any(map(_wide, judged)):
-        return Verdict.OK, f"throughput: {widest}, inside {allowed}", widest
+        inside = "inside" if abs(widest.value) <= limit else "no certain gain beyond"
+        return Verdict.OK, f"throughput: {widest}, {inside} {allowed}", widest
     return Verdict.INCONCLUSIVE, f"too noisy to tell: {widest}, with {allowed}", widest
 
 

@@ -16,6 +16,9 @@ from pytest_portability.kernels import Change, Kernel, KernelPath
 from pytest_portability.records import ModelVersion, Record
 from pytest_portability.verdicts import Verdict
 
+MANY_MORE = 2
+"""Times as many launches as in the record from which the time between them is looked at."""
+
 
 @dataclass(frozen=True, slots=True)
 class Effect:
@@ -45,6 +48,7 @@ def effects(comparison: Comparison, record: Record, baseline: Record) -> Iterato
     yield from _compiled(record, baseline)
     if verdict is not Verdict.PARITY:
         yield from _slow(record, baseline, changes, clock)
+        yield from _between(record, baseline, clock)
         yield from _host(comparison, record, clock)
 
 
@@ -99,22 +103,52 @@ def _from_change(
         "provider": "fallback",
         "fusion lost": "fusion",
         "fusion gained": "fusion",
-        "move": _move(change),
+        "move": _move(change, record, baseline),
     }.get(change.kind, change.kind)
+    if change.kind == "fusion lost" and (other := _other_types(change)):
+        yield Effect("precision", other, share, (change.summary,))
+        return
     old, new = baseline.path.source, record.path.source
     if kind == "launches" and old and new and dict(old) != dict(new):
         kind = "graph"  # the graph itself has more of the same work
     yield Effect(kind, change.summary, share)
 
 
-def _move(change: Change) -> str:
-    """What copies and casts are there for, by their names."""
+FLOATING = {"fp64", "fp32", "tf32", "bf16", "fp16"}
+
+
+def _other_types(change: Change) -> str:
+    """Parts that run in another floating type than what was fused; empty if none does.
+
+    No kernel is fused across types: the type is the mechanism, and the lost fusion its effect.
+    """
+    fused = {use.kernel.precision for use in change.before} & FLOATING
+    apart = [
+        use
+        for use in change.after
+        if use.kernel.role == "compute" and use.kernel.precision in FLOATING - fused
+    ]
+    if not fused or not apart:
+        return ""
+    types = sorted({use.kernel.precision for use in apart})
+    return f"{', '.join(sorted(fused))} → {', '.join(types)}: {kernels.label(apart)}"
+
+
+def _computed_in(path: KernelPath) -> set[str]:
+    return {use.kernel.precision for use in path.uses if use.kernel.role == "compute"} - {""}
+
+
+def _move(change: Change, record: Record, baseline: Record) -> str:
+    """What copies and casts are there for, by their names and by what is computed."""
     ops = " ".join(use.kernel.op for use in (*change.before, *change.after)).lower()
     if re.search(r"tohost|fromhost|memcpy", ops):
         return "fallback"
     if "quantize" in ops:
         return "quantization"
-    return "precision" if re.search(r"cast|convert|_to_copy", ops) else "layout"
+    if not re.search(r"cast|convert|_to_copy", ops):
+        return "layout"
+    old, new = _computed_in(baseline.path), _computed_in(record.path)
+    return "layout" if old == new != set() else "precision"  # in other types, or not known
 
 
 def _placed(record: Record, baseline: Record, changes: Iterable[Change]) -> Iterator[Effect]:
@@ -161,6 +195,7 @@ def _slow(
     old, new = _times(baseline.path), _times(record.path)
     grown: list[tuple[float, str]] = []
     even = True
+    counted = {use.kernel for change in changes for use in (*change.before, *change.after)}
     for kernel in sorted(old.keys() & new.keys()):
         before, after = (
             old[kernel][1] / old[kernel][0],
@@ -168,6 +203,8 @@ def _slow(
         )
         launches = min(old[kernel][0], new[kernel][0])
         share = launches * (after - before) / clock.lost
+        if kernel in counted:
+            continue  # the new launches may be of another size, and are counted where they came
         if share >= 0.05 and after > 1.05 * before:
             times = f" took {after / before:.2g} × as long" if before else " took longer"
             grown.append((share, f"{kernel.op} ×{launches}{times}"))
@@ -176,14 +213,38 @@ def _slow(
     share = sum(part for part, _ in grown)
     texts = [text for _, text in sorted(grown, reverse=True)[:3]]
     other = record.model.weights != baseline.model.weights
-    if other and not changes and clock.work >= 1.3:
+    if other and not changes and clock.work >= 1.3 and _is_floating(record):
         text = "the same kernels are slower on these weights: subnormal values do that"
         names = listed(changed_tensors(record.model, baseline.model))
         yield Effect("data", text, share or None, (*texts, f"weights that differ: {names}"))
     elif grown and share >= 0.1 and not even:
         yield Effect("kernel", f"the same kernels are slower: {', '.join(texts)}", share)
     elif grown and share >= 0.1:
-        yield Effect("slow", f"every kernel is slower: {', '.join(texts)}", share)
+        every = (
+            "every kernel is slower" if len(grown) > 1 else "the one kernel that runs either way"
+        )
+        yield Effect("slow", f"{every}: {', '.join(texts)}", share)
+
+
+def _is_floating(record: Record) -> bool:
+    """Whether its products are of numbers that may be subnormal."""
+    return record.effective not in ("", "int8")
+
+
+def _between(record: Record, baseline: Record, clock: _Clock) -> Iterator[Effect]:
+    """Many more launches, and the time that passes between them."""
+    if not clock.lost:
+        return
+    counts, gaps = [], []
+    for path in (baseline.path, record.path):
+        if not path.uses or any(use.share is None for use in path.uses):
+            return
+        counts.append(sum(use.launches for use in path.uses))
+        gaps.append(max(0.0, 1 - sum(use.share or 0.0 for use in path.uses)))
+    share = (gaps[1] * clock.work - gaps[0]) / clock.lost
+    if counts[1] >= MANY_MORE * counts[0] and share >= 0.1:
+        text = f"{counts[0]} → {counts[1]} launches, and the time between them"
+        yield Effect("launches", text, share)
 
 
 def _host(comparison: Comparison, record: Record, clock: _Clock) -> Iterator[Effect]:
@@ -235,7 +296,8 @@ def _accuracy(comparison: Comparison, record: Record, baseline: Record) -> Itera
     if values:
         yield Effect("data", "values overflow or are not numbers", None, values)
     error, before = record.parity.error_rel, baseline.parity.error_rel
-    if old == new and not tensors and before < 1e-5 and 2e-4 <= error <= 1e-2:
+    same = not _differs(record.model.graph, baseline.model.graph)
+    if old == new and same and not tensors and before < 1e-5 and 2e-4 <= error <= 1e-2:
         text = f"an error of {error:.1g} with unchanged types: products in TF32 or fewer bits"
         yield Effect("precision", text, None, (f"error against the reference was {before:.1g}",))
 

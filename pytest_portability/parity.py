@@ -313,10 +313,13 @@ def judge(
     metrics = _metrics(now.parity.metrics, then.parity.metrics, limits, notes)
     # Other weights on other inputs: nothing says that it is still the same model.
     stale = same is not True and now.weights != then.weights and faithful is not False
+    # What was quantised or narrowed on the way is no new version that needs nobody's word.
+    coarser = _coarser(now, then)
+    stale = stale and not coarser
     if stale:
         notes += [*other, *metrics]
     else:
-        failures += [*(other if now.weights == then.weights else ()), *metrics]
+        failures += [*(other if coarser or now.weights == then.weights else ()), *metrics]
     return ParityVerdict(
         faithful=faithful,
         same_model=same,
@@ -326,6 +329,12 @@ def judge(
         notes=tuple(notes),
         tolerance=least,
     )
+
+
+def _coarser(now: Computed, then: Computed) -> bool:
+    """Whether it computes in a precision that errs by more than the record's, as far as known."""
+    here, there = (TOLERANCES.get(side.effective or "unknown") for side in (now, then))
+    return here is not None and there is not None and here > there
 
 
 def between(now: Computed, then: Computed) -> ParityVerdict:

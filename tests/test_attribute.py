@@ -293,6 +293,53 @@ def test_copies_are_of_the_kind_of_what_they_do(op: str, kind: str) -> None:
     assert first.kind == kind
 
 
+def test_casts_about_the_same_types_are_no_other_precision() -> None:
+    """They were part of a fusion that did not fire."""
+    before = path(use("Conv", 9, 1.0, precision="fp32"))
+    casts = use("Cast", 4, 0.2, role="move")
+    after = path(use("Conv", 9, 0.8, precision="fp32"), casts)
+    first, *_ = causes(slower(1.25, path=after), record(path=before))
+    assert first.kind == "layout"
+
+
+def test_parts_in_another_type_are_the_reason_of_a_lost_fusion() -> None:
+    """Products in fp64 are not fused with additions in fp32, and take twice the time."""
+    before = path(use("Gemm", 4, 1.0, precision="fp32", absorbs=("MatMul", "Add")))
+    parts = use("MatMul", 4, 0.8, precision="fp64"), use("Add", 4, 0.2, precision="fp32")
+    first, *_ = causes(slower(2.0, path=path(*parts)), record(path=before))
+    assert (first.kind, first.summary) == ("precision", "fp32 → fp64: MatMul ×4")
+    assert first.evidence[0].startswith("Gemm ×4 no longer fused: now MatMul ×4")
+    same = path(*(use(u.kernel.op, 4, u.share, precision="fp32") for u in parts))
+    first, *_ = causes(slower(2.0, path=same), record(path=before))
+    assert first.kind == "fusion"
+
+
+def test_the_time_between_many_more_launches_is_theirs() -> None:
+    """An LSTM written out as a thousand nodes."""
+    before = path(use("LSTM", 2, 0.95), use("Gemm", 1, 0.05))
+    after = path(use("Gemm", 200, 0.3), use("Sigmoid", 300, 0.3))
+    found = causes(slower(2.0, path=after), record(path=before))
+    (launches,) = (
+        cause for cause in found if cause.kind == "launches" and "between" in cause.summary
+    )
+    assert launches.summary == "3 → 500 launches, and the time between them"
+    assert launches.share == pytest.approx(0.8, rel=0.05)
+    assert not any(cause.kind == "unexplained" for cause in found)
+
+
+def test_one_kernel_is_not_every_kernel() -> None:
+    before, after = path(use("Gemm", 2, 0.9)), path(use("Gemm", 2, 0.95))
+    (cause,) = causes(slower(2.0, path=after), record(path=before))
+    assert cause.evidence == ("the one kernel that runs either way: Gemm ×2 took 2.1 × as long",)
+
+
+def test_integer_weights_are_no_subnormal_values() -> None:
+    other = replace(MODEL, weights="w2", tensors={"w": "d2"})
+    both = path(use("MatMulInteger", 4, 0.9, precision="int8"))
+    found = causes(slower(2.0, path=both, model=other, effective="int8"), record(path=both))
+    assert not any(cause.kind == "data" for cause in found)
+
+
 def test_kernels_that_a_changed_graph_brings_are_its_evidence_in_a_parity_failure() -> None:
     """They say nothing more of the outputs than the graph does."""
     before = path(use("MatMul", 4), source={"MatMul": 4})

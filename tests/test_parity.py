@@ -383,6 +383,20 @@ def test_large_values_that_mask_nothing_count_like_all_others(values: list[float
     assert found.error_rel == pytest.approx(0.5, rel=1e-3)
 
 
+def test_what_was_quantised_on_the_way_is_no_new_version() -> None:
+    """Scales that became weights made a quantised model ``stale``, which anybody may record."""
+    then = computed(Y, effective="fp32", weights="w1")
+    now = computed(off(Y, 0.02), effective="int8", weights="w2")
+    judged = judge(now, then, faithful(off(Y, 0.02)))
+    assert not judged.stale
+    assert judged.failures[0].startswith("output 'y': relative L2 difference 0.0")
+    other = computed(off(Y, 0.5), effective="fp32", weights="w2")
+    finer = judge(other, replace(then, effective="int8"), faithful(off(Y, 0.5)))
+    assert finer.stale
+    unknown = judge(replace(now, effective=""), then, faithful(off(Y, 0.02)))
+    assert unknown.stale
+
+
 def test_an_output_without_elements_is_no_match() -> None:
     """A detector that finds nothing in random inputs proves nothing."""
     none = np.zeros((0, 4), np.float32)

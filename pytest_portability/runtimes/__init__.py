@@ -129,7 +129,7 @@ class Runtime(Protocol):
             UsageError: an option that does not exist; the valid ones are listed.
         """
 
-    def trace(self, request: Request, inputs: Arrays, runs: int = 3) -> KernelPath:
+    def trace(self, request: Request, inputs: Arrays, runs: int = 5) -> KernelPath:
         """The kernel path, from a separate short profiled build; never while timing."""
 
 

@@ -236,7 +236,7 @@ class OnnxRuntime:
         run_options = ort.RunOptions()
         return OnnxRuntimeBuild(choice.provider, session, facts, index_of(request), run_options)
 
-    def trace(self, request: Request, inputs: Arrays, runs: int = 3) -> KernelPath:
+    def trace(self, request: Request, inputs: Arrays, runs: int = 5) -> KernelPath:
         """The kernel path, from a separate profiled session: one warm-up run and ``runs`` more.
 
         ``source`` counts the nodes of the model as loaded; what a kernel ``absorbs`` is derived

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 from pytest_portability.kernels import Kernel, KernelUse
@@ -70,8 +72,16 @@ class Profile:
 
 @dataclass(slots=True)
 class _Tally:
+    """Launches of each kernel in all runs, and its time in each of them."""
+
     events: Counter[Kernel] = field(default_factory=Counter)
-    microseconds: defaultdict[Kernel, float] = field(default_factory=lambda: defaultdict(float))
+    microseconds: defaultdict[Kernel, Counter[int]] = field(
+        default_factory=lambda: defaultdict(Counter)
+    )
+
+    def typical(self, kernel: Kernel, runs: int) -> float:
+        """Microseconds of a kernel in a run: the median, for a neighbour spoils one of them."""
+        return median(self.microseconds[kernel][run] for run in range(runs))
 
 
 def read(
@@ -94,6 +104,7 @@ def read(
     runs = runs[1:] or runs
     timed = [e for e in events if e["ts"] >= start and e.get("cat") in ("Node", "Kernel")]
     containers, opaque = _containers(events), set(compiling)
+    begun = [run["ts"] for run in runs]
     tally = _Tally()
     for event in timed:
         if event["cat"] == "Kernel":
@@ -104,7 +115,8 @@ def read(
             kernel = _node_kernel(event, absorbs or {}, opaque)
         if kernel is not None:
             tally.events[kernel] += 1
-            tally.microseconds[kernel] += 0 if kernel.op in _CONTROL else event["dur"]
+            run = max(0, bisect.bisect_right(begun, event["ts"]) - 1)
+            tally.microseconds[kernel][run] += 0 if kernel.op in _CONTROL else event["dur"]
     untrusted = sorted({k.provider for k in tally.events} - set(trusted) - _reporting(timed))
     alone = {kernel.provider for kernel in tally.events} == {"CPUExecutionProvider"}
     # The first run's, which allocates what it needs: later ones reserve it as one block, which the
@@ -151,14 +163,15 @@ def _has_peak(event: Mapping[str, Any]) -> bool:
 def _uses(
     tally: _Tally, runs: Sequence[Mapping[str, Any]], *, shares: bool
 ) -> tuple[KernelUse, ...]:
-    # Streams of one provider may overlap, so that kernels add up to more than the run.
-    total = max(sum(run["dur"] for run in runs), sum(tally.microseconds.values())) or 1
     count = max(1, len(runs))
+    times = {kernel: tally.typical(kernel, count) for kernel in tally.events}
+    # Streams of one provider may overlap, so that kernels add up to more than the run.
+    total = max(median(run["dur"] for run in runs) if runs else 0, sum(times.values())) or 1
     return tuple(
         KernelUse(
             kernel=kernel,
             launches=max(1, round(n / count)),
-            share=tally.microseconds[kernel] / total if shares else None,
+            share=times[kernel] / total if shares else None,
         )
         for kernel, n in sorted(tally.events.items())
     )

@@ -395,7 +395,7 @@ class OpenVino:
             queued = request.platform != "cpu"
             return OpenVinoBuild(ov, compiled, names, facts, queued=queued)
 
-    def trace(self, request: Request, inputs: Arrays, runs: int = 3) -> KernelPath:
+    def trace(self, request: Request, inputs: Arrays, runs: int = 5) -> KernelPath:
         """The kernel path, from a separate build with performance counters.
 
         Op types in ``source`` and ``absorbs`` are those of the ONNX model.

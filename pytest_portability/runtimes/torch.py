@@ -425,7 +425,7 @@ class TorchRuntime:
         check_options(request.options, OPTIONS, self.name)
         return ModuleBuild(request)
 
-    def trace(self, request: Request, inputs: Arrays, runs: int = 3) -> KernelPath:
+    def trace(self, request: Request, inputs: Arrays, runs: int = 5) -> KernelPath:
         """Operators that one run dispatches, from a build of its own."""
         build = self.build(request)
         try:

@@ -293,7 +293,7 @@ class CompileRuntime:
         self._seen = _account(request)
         return CompiledBuild(request, self._seen)
 
-    def trace(self, request: Request, inputs: Arrays, runs: int = 3) -> KernelPath:
+    def trace(self, request: Request, inputs: Arrays, runs: int = 5) -> KernelPath:
         """Kernels of one run, from the last compilation in this process that was not cached.
 
         A warm cache hides what was fused: if the last build hit one, this compiles once more and

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from pytest_portability.kernels import Kernel, KernelUse
@@ -179,8 +180,8 @@ def timed_shares(
         runs: profiled runs.
 
     Returns:
-        Name → share (0–1) of the wall time of the profiled runs; advisory, the profiler itself
-        takes part of it.
+        Name → share (0–1) of the wall time of a run, median over those that were profiled: a
+        neighbour spoils one of them. Advisory, the profiler itself takes part of it.
     """
     from torch.profiler import ProfilerActivity, profile, supported_activities
 
@@ -193,15 +194,21 @@ def timed_shares(
         return {}
     call()
     finish()
-    with profile(activities=sorted({ProfilerActivity.CPU, wanted[device]}, key=str)) as profiler:
-        start = time.perf_counter()
-        for _ in range(runs):
+    shares: list[dict[str, float]] = []
+    activities = sorted({ProfilerActivity.CPU, wanted[device]}, key=str)
+    for _ in range(runs):
+        with profile(activities=activities) as profiler:
+            start = time.perf_counter()
             call()
-        finish()
-        wall_s = time.perf_counter() - start
-    seconds = _seconds(profiler, names, device)
-    whole_s = max(wall_s, sum(seconds.values()))  # several streams or threads may overlap
-    return {name: part / whole_s for name, part in seconds.items()}
+            finish()
+            wall_s = time.perf_counter() - start
+        seconds = _seconds(profiler, names, device)
+        whole_s = max(wall_s, sum(seconds.values()))  # several streams or threads may overlap
+        shares.append({name: part / whole_s for name, part in seconds.items()})
+    names = dict.fromkeys(name for of_run in shares for name in of_run)
+    found = {name: median(of_run.get(name, 0.0) for of_run in shares) for name in names}
+    whole = max(1.0, sum(found.values()))  # medians may add up to more than any run
+    return {name: share / whole for name, share in found.items()}
 
 
 def _seconds(profiler: Any, names: Collection[str], device: str) -> Counter[str]:

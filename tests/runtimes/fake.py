@@ -82,7 +82,7 @@ class FakeRuntime:
             raise BuildError(self.fails)
         return FakeBuild(self, request)
 
-    def trace(self, request: Request, inputs: Arrays, runs: int = 3) -> KernelPath:
+    def trace(self, request: Request, inputs: Arrays, runs: int = 5) -> KernelPath:
         """One kernel per op type, of equal shares."""
         del inputs, runs
         if self.untraced == "dies":

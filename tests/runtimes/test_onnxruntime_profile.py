@@ -46,6 +46,21 @@ class TestProfiles:
         assert found.caveats == ("times of CUDAExecutionProvider are launch times, so no shares",)
         assert found.arena_peak_bytes is None
 
+    def test_a_run_that_a_neighbour_spoilt_does_not_count(self) -> None:
+        """Means over runs called kernels four times as slow that were not."""
+        cpu = "CPUExecutionProvider"
+        events = [run(0, 100)]
+        for begin, slow in ((1000, 1), (2000, 40), (3000, 1)):
+            events += [
+                run(begin, 20 + 5 * slow),
+                node("a", "MatMul", cpu, begin + 1, 10),
+                node("b", "Gelu", cpu, begin + 12, 5 * slow),
+            ]
+        uses = {u.kernel.op: u for u in profile.read(events, [cpu]).uses}
+        assert uses["MatMul"].share == pytest.approx(10 / 25)
+        assert uses["Gelu"].share == pytest.approx(5 / 25)
+        assert uses["Gelu"].launches == 1
+
     def test_the_first_run_is_warm_up(self) -> None:
         """Its times do not count, nor do its launches."""
         cpu = "CPUExecutionProvider"

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from pytest_portability.compare import CONTENTION_LIMIT, FADING_LIMIT, Comparison
-from pytest_portability.effects import Effect, context, effects
-from pytest_portability.kernels import COPIES
+from pytest_portability.effects import GRAPH, Effect, context, effects, graph_change
+from pytest_portability.kernel_changes import COPIES
 from pytest_portability.records import Record
 from pytest_portability.sensors import disturbance
 from pytest_portability.verdicts import Verdict
@@ -134,7 +134,11 @@ def attribute(comparison: Comparison, *, log: str = "", diverges: str = "") -> t
         return ()
     if verdict is Verdict.PLACEMENT:
         kind = "precision" if "precision" in comparison.reason.partition(":")[0] else "fallback"
-        return _with_log([Cause(kind=kind, summary=comparison.reason)], log)
+        placed = Cause(kind=kind, summary=comparison.reason)
+        if record.compiled is False and kind == "fallback":
+            text = "torch.compile compiled nothing that ran: the module ran eagerly"
+            placed = Cause(kind="launches", summary=text, evidence=(comparison.reason,))
+        return _with_log([placed], log)
     if verdict is Verdict.INTERFACE:
         return (Cause(kind="interface", summary=comparison.reason),)
     machine = tuple(_machine(comparison))
@@ -145,7 +149,11 @@ def attribute(comparison: Comparison, *, log: str = "", diverges: str = "") -> t
     differ = list(effects(comparison, record, baseline))
     causes = _ranked(_rooted(differ, comparison, record, baseline))
     versions = context(record, baseline)
-    if not causes and versions:
+    if not causes and versions == [GRAPH]:
+        changed = graph_change(record, baseline)
+        slow = tuple(effect.summary for effect in differ if effect.kind == "slow")
+        causes = [_cause("graph", changed.summary, [replace(changed, evidence=slow)], named=1)]
+    elif not causes and versions:
         text = f"nothing else that is recorded changed: {'; '.join(versions)}"
         causes = [Cause(kind="toolchain", summary=text)]
     elif causes and versions:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from statistics import median
 
-from pytest_portability import footprint, kernels, preconditions
+from pytest_portability import footprint, kernel_changes, preconditions
 from pytest_portability.loss import (
     Interval,
     Sample,
@@ -425,7 +425,7 @@ def _details(record: Record, baseline: Record) -> list[str]:
         was, now = (side.options.get(name, "not set") for side in (baseline, record))
         found.append(f"option {name}: {was} → {now}")
     if record.key.runtime == baseline.key.runtime and record.vendor == baseline.vendor:
-        changes = kernels.diff(baseline.path, record.path)
+        changes = kernel_changes.diff(baseline.path, record.path)
         found += [change.summary for change in changes]
     return found
 

@@ -10,11 +10,15 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from pytest_portability import kernels, path_profiles
+from pytest_portability import kernel_changes, path_profiles
 from pytest_portability.compare import Comparison
-from pytest_portability.kernels import Change, Kernel, KernelPath
+from pytest_portability.kernel_changes import Change
+from pytest_portability.kernels import Kernel, KernelPath
 from pytest_portability.records import ModelVersion, Record
 from pytest_portability.verdicts import Verdict
+
+GRAPH = "the model's graph"
+"""The last of what ``context`` lists."""
 
 MANY_MORE = 2
 """Times as many launches as in the record from which the time between them is looked at."""
@@ -55,7 +59,7 @@ def effects(comparison: Comparison, record: Record, baseline: Record) -> Iterato
 def path_changes(record: Record, baseline: Record) -> tuple[Change, ...]:
     """How the kernel paths differ: kernel by kernel of one runtime and vendor, else by profiles."""
     if record.key.runtime == baseline.key.runtime and record.vendor == baseline.vendor:
-        return kernels.diff(baseline.path, record.path)
+        return kernel_changes.diff(baseline.path, record.path)
     profiles = path_profiles.profile(baseline.path), path_profiles.profile(record.path)
     return path_profiles.diff_profiles(*profiles)
 
@@ -131,7 +135,7 @@ def _other_types(change: Change) -> str:
     if not fused or not apart:
         return ""
     types = sorted({use.kernel.precision for use in apart})
-    return f"{', '.join(sorted(fused))} → {', '.join(types)}: {kernels.label(apart)}"
+    return f"{', '.join(sorted(fused))} → {', '.join(types)}: {kernel_changes.label(apart)}"
 
 
 def _computed_in(path: KernelPath) -> set[str]:
@@ -291,7 +295,7 @@ def _accuracy(comparison: Comparison, record: Record, baseline: Record) -> Itera
     if tensors:
         yield Effect("weights", f"weights changed: {listed(tensors)}")
     if _differs(record.model.graph, baseline.model.graph):
-        yield _graph(record, baseline)
+        yield graph_change(record, baseline)
     values = tuple(text for text in said if re.search(r"non-finite|\bnan\b|\binf", text, re.I))
     if values:
         yield Effect("data", "values overflow or are not numbers", None, values)
@@ -302,7 +306,8 @@ def _accuracy(comparison: Comparison, record: Record, baseline: Record) -> Itera
         yield Effect("precision", text, None, (f"error against the reference was {before:.1g}",))
 
 
-def _graph(record: Record, baseline: Record) -> Effect:
+def graph_change(record: Record, baseline: Record) -> Effect:
+    """How the model's graph changed, by its operations where they tell."""
     old, new = baseline.path.source, record.path.source
     ops = {use.kernel.op for use in record.path.uses} | set(new)
     if dict(old) == dict(new) and any(
@@ -338,7 +343,7 @@ def context(record: Record, baseline: Record) -> list[str]:
                     )
                 )
     if _differs(record.model.graph, baseline.model.graph):
-        found.append("the model's graph")
+        found.append(GRAPH)
     return found
 
 

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from pytest_portability import compare, kernels, records, verdicts
+from pytest_portability import compare, kernel_changes, records, verdicts
 from pytest_portability.compare import Comparison
 from pytest_portability.errors import RecordError, UsageError, error_text
 from pytest_portability.pipeline import Item
@@ -103,7 +103,7 @@ def _refusal(comparison: Comparison) -> str:
 
 def _refreshed(baseline: Record, record: Record) -> Record:
     """The baseline with the facts that changed at no cost; its figures stay what they were."""
-    rerouted = kernels.diff(baseline.path, record.path)
+    rerouted = kernel_changes.diff(baseline.path, record.path)
     metrics = {**record.parity.metrics, **baseline.parity.metrics}  # one may have been added
     seen = record.path.evidence != "none"  # what is known by the path alone is not lost with it
     return replace(

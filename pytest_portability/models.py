@@ -254,7 +254,8 @@ def _torch_array(name: str, value: Any) -> _Bytes:
             "before the model is given to portability.check"
         )
         raise ModelError(msg)
-    dense = value.detach().to_dense() if value.is_sparse else value.detach()
+    sparse = value.layout is not torch.strided  # COO, CSR and their like
+    dense = value.detach().to_dense() if sparse else value.detach()
     flat = dense.cpu().contiguous().reshape(-1)
     # NumPy has no bfloat16 or float8, every dtype has bytes.
     data = flat.view(torch.uint8).numpy().data
@@ -359,8 +360,7 @@ def _named(inputs: Inputs, names: Sequence[str]) -> Arrays:
 
 def _arguments(inputs: Inputs, module: object | None) -> Arrays:
     """Names of a torch module's inputs: parameters of ``forward``, or positions without names."""
-    forward = getattr(module, "forward", None)
-    parameters = list(inspect.signature(forward).parameters.values()) if forward else []
+    parameters = _parameters(module)
     if isinstance(inputs, Mapping):
         names = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
         if parameters and not any(p.kind is p.VAR_KEYWORD for p in parameters):
@@ -385,6 +385,14 @@ def _arguments(inputs: Inputs, module: object | None) -> Arrays:
     ]
     names += [str(position) for position in range(len(names), len(given))]
     return {name: _is_array(name, array) for name, array in zip(names, given, strict=True)}
+
+
+def _parameters(module: object | None) -> list[inspect.Parameter]:
+    """Those of ``forward``; none where it does not tell, as one that was traced."""
+    try:
+        return list(inspect.signature(module.forward).parameters.values())  # type: ignore[union-attr]
+    except (AttributeError, TypeError, ValueError):
+        return []
 
 
 def _sequence(inputs: object) -> Sequence[Any]:

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pytest_portability.kernels import Change, KernelPath, precision_of
+from pytest_portability.kernel_changes import Change
+from pytest_portability.kernels import KernelPath, precision_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,7 @@ ORDER = (
     "targets",
     "sensors",
     "kernels",
+    "kernel_changes",
     "path_profiles",
     "onnx_graph",
     "models",

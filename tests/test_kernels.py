@@ -5,11 +5,8 @@ from __future__ import annotations
 import pytest
 from synthetic import path, use
 
-from pytest_portability.kernels import (
-    KernelPath,
-    diff,
-    effective_precision,
-)
+from pytest_portability.kernel_changes import diff
+from pytest_portability.kernels import KernelPath, effective_precision
 from pytest_portability.path_profiles import diff_profiles, profile
 from pytest_portability.runtimes import PRECISIONS
 
@@ -42,13 +39,42 @@ def test_a_model_that_grew_lost_no_fusion() -> None:
 
 def test_what_a_kernel_did_besides_is_named_where_the_kernel_still_runs() -> None:
     """Where no longer fused, now Where: that says nothing."""
-    alone = path(use("Where", 1, absorbs=("Where",)))
+    alone = path(use("Where", 1, absorbs=("Where",)), use("Mul", 1, absorbs=("Mul",)))
     folded = path(use("Where", 1, absorbs=("Mul", "Where")))
     assert [c.summary for c in diff(folded, alone)] == ["Mul ×1 no longer folded into Where ×1"]
     assert [c.summary for c in diff(alone, folded)] == ["Mul ×1 now folded into Where ×1"]
     apart = path(use("Conv", 2, absorbs=("Conv",)), use("Relu", 2, absorbs=("Relu",)))
     (change,) = diff(path(use("Conv", 2, absorbs=("Conv", "Relu"))), apart)
     assert change.summary == "Relu ×2 no longer folded into Conv ×2"
+
+
+def test_the_same_kernels_of_a_rewritten_graph_are_no_difference() -> None:
+    """Gemm of MatMul and Add, then of Gemm: what it is made of does not run by itself."""
+    parts = use("Gemm", 4, absorbs=("MatMul", "Add"))
+    whole = use("Gemm", 4, absorbs=("Gemm",))
+    assert diff(path(parts), path(whole)) == diff(path(whole), path(parts)) == ()
+    before = path(parts, use("FusedGemm", 4, absorbs=("Add", "MatMul", "Relu")))
+    apart = (use(op, 4, absorbs=(op,)) for op in ("Abs", "Add", "Mul"))
+    (change,) = diff(before, path(use("Gemm", 8, absorbs=("Gemm",)), *apart))
+    assert change.kind == "fusion lost"
+    assert change.summary == "FusedGemm ×4 no longer fused: now Abs ×4, Add ×4, Gemm ×4, Mul ×4"
+
+
+def test_a_branch_that_was_not_taken_was_not_fused() -> None:
+    source = {"If": 1, "MatMul": 3}
+    cheap = path(use("If", 1, role="other"), use("MatMul", 1), source=source)
+    dear = path(use("If", 1, role="other"), use("MatMul", 2), source=source)
+    assert kinds(cheap, dear) == kinds(dear, cheap) == ["launches"]
+
+
+def test_more_of_what_ran_beside_it_is_no_lost_fusion() -> None:
+    """A loop of torch that runs forty steps, and ten before."""
+    step = ("addmm", "tanh", "add")
+    before = path(use("abs", 10), use("max", 10), *(use(op, 10) for op in step))
+    after = path(*(use(op, 40) for op in step))
+    assert "fusion lost" not in kinds(before, after)
+    split = path(use("mm", 10), use("bias", 10))
+    assert kinds(path(use("linear", 10)), split) == ["fusion lost"]
 
 
 def test_an_order_of_kernels_is_no_difference() -> None:

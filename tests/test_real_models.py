@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from example_runs import HARMLESS, MODELS, SHORT, Run, copy, need, run
 
-from pytest_portability import kernels
+from pytest_portability import kernel_changes
 
 need("onnx", "onnxruntime", "openvino", "torch", "safetensors", "tokenizers", "PIL", *MODELS)
 pytestmark = pytest.mark.alone
@@ -264,7 +264,9 @@ def test_autocast_is_seen_in_the_kernels_and_in_the_outputs(recorded: Run) -> No
     native, half = (recorded.record("layer", "torch", p) for p in ("native", "bf16"))
     assert (native.effective, half.effective) == ("fp32", "bf16")
     assert native.parity.error_rel < 1e-5 < half.parity.error_rel
-    changes = {change.kind: change.summary for change in kernels.diff(native.path, half.path)}
+    changes = {
+        change.kind: change.summary for change in kernel_changes.diff(native.path, half.path)
+    }
     assert changes["precision"].startswith("fp32 → bf16: addmm ×6")
     assert "_to_copy ×0 → ×" in changes["move"]
 
@@ -321,10 +323,12 @@ def test_a_lost_fusion_of_a_transformer_is_named(recorded: Run) -> None:
     """All six layers, with what runs in place of each fused kernel."""
     fused, unfused = (recorded.record(m, "onnxruntime.cpu") for m in ("embedder", "unfused"))
     assert unfused.options["disabled_optimizers"] == "BiasGeluFusion,SkipLayerNormFusion"
-    lost = [c.summary for c in kernels.diff(fused.path, unfused.path) if c.kind == "fusion lost"]
+    lost = [
+        c.summary for c in kernel_changes.diff(fused.path, unfused.path) if c.kind == "fusion lost"
+    ]
     assert any(text.startswith("BiasGelu ×6 no longer fused: now ") for text in lost), lost
     assert any(text.startswith("SkipLayerNormalization ×12 no longer fused") for text in lost), lost
-    gained = [c.summary for c in kernels.diff(unfused.path, fused.path)]
+    gained = [c.summary for c in kernel_changes.diff(unfused.path, fused.path)]
     assert any("now fused: BiasGelu ×6" in text for text in gained), gained
 
 

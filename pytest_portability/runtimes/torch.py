@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -221,6 +222,9 @@ class ModuleBuild:
         places = sorted((name for name in inputs if name.isdecimal()), key=int)
         names = [name for name in inputs if name not in places]
         _fit(self.module, len(places), names)
+        # By position as far as they stand in their order: what was exported takes no names.
+        places += _leading(self.module, len(places), names)
+        names = [name for name in names if name not in places]
         try:
             self._args = tuple(self._tensor(name, inputs[name]) for name in places)
             self._kwargs = {name: self._tensor(name, inputs[name]) for name in names}
@@ -385,6 +389,17 @@ def _bytes_on(module: Any, device: Any) -> int:
     there = [t for t in tensors if t.device.type == device.type]
     there = [t for t in there if device.index in (None, t.device.index)]
     return sum(t.numel() * t.element_size() for t in there)
+
+
+def _leading(module: Any, places: int, names: list[str]) -> list[str]:
+    """Names that follow so many positions in the very order of ``forward``."""
+    try:
+        parameters = list(inspect.signature(module.forward).parameters.values())
+    except (TypeError, ValueError):  # a scripted module tells no signature
+        return []
+    positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    both = zip(names, positional[places:], strict=False)
+    return [name for name, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], both)]
 
 
 def _fit(module: Any, places: int, names: list[str]) -> None:

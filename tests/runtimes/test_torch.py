@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 import torch_models  # noqa: E402 - needs torch
 from torch_models import WIDTH, rows, seeded  # noqa: E402 - needs torch
 
+from pytest_portability import models  # noqa: E402 - after the check for torch
 from pytest_portability.errors import (  # noqa: E402 - after the check for torch
     BuildError,
     DoesNotFit,
@@ -511,3 +512,39 @@ def test_another_name_is_not_torch() -> None:
     """A misspelt name of the family lists what there is."""
     with pytest.raises(UsageError, match=r"unknown runtime 'torch\.script'.*'torch\.compile'"):
         load("torch.script")
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("how", ["module", "exported", "traced", "scripted"])
+def test_modules_as_exporters_give_them_run(how: str) -> None:
+    """By position where that is how the inputs came: what was exported takes no names."""
+    dense = torch.nn.Bilinear(8, 8, 4).eval()
+    given = [np.ones((2, 8), np.float32), np.full((2, 8), 2.0, np.float32)]
+    tensors = tuple(map(torch.from_numpy, given))
+    module = {
+        "module": lambda: dense,
+        "exported": lambda: torch.export.export(dense, tensors).module(),
+        "traced": lambda: torch.jit.trace(dense, tensors),
+        "scripted": lambda: torch.jit.script(dense),
+    }[how]()
+    model = models.load(module, name="m")
+    inputs = models.bind(given, models.describe(model), 2, module)
+    request = Request(model=model, handle="cpu", platform="cpu")
+    with closing(load("torch").build(request)) as build:
+        build.stage(inputs)
+        build.launch()
+        build.synchronize()
+        (found,) = build.fetch().values()
+    np.testing.assert_allclose(found, dense(*tensors).detach().numpy(), rtol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR:UserWarning")
+def test_a_buffer_of_sparse_rows_is_described_by_what_it_holds() -> None:
+    def facts(scale: float) -> models.ModelFacts:
+        module = torch.nn.Linear(8, 8, bias=False)
+        torch.nn.init.ones_(module.weight)
+        module.register_buffer("table", (scale * torch.eye(8)).to_sparse_csr())
+        return models.describe(models.load(module, name="m"))
+
+    assert facts(1.0).tensors == facts(1.0).tensors
+    assert facts(1.0).tensors["table"] != facts(2.0).tensors["table"]

@@ -21,7 +21,8 @@ from pytest_portability.errors import (  # noqa: E402 - after the check for torc
     Unsupported,
     UsageError,
 )
-from pytest_portability.kernels import KernelPath, diff  # noqa: E402
+from pytest_portability.kernel_changes import diff  # noqa: E402
+from pytest_portability.kernels import KernelPath  # noqa: E402
 from pytest_portability.runtimes import Request, load  # noqa: E402
 from pytest_portability.runtimes.torch_compile import Compiled  # noqa: E402
 from pytest_portability.runtimes.torch_ops import timed_shares  # noqa: E402

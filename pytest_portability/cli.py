@@ -40,6 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # Windows redirects in a code page without arrows
             stream.reconfigure(errors="replace")
+    code = 1  # of a command whose reader left before it was done
     try:
         code = int(options.command(options))
         sys.stdout.flush()
@@ -48,7 +49,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except BrokenPipeError:  # as of ``| head``: who reads has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the end
-        return 0
     return code
 
 

@@ -254,7 +254,8 @@ def _judged(shown: Comparison, record: Record, baseline: Record, allowed: Allowe
         warnings.append(_blind(shown))
     if not regressed:
         # What a change cost is known only where the speed is.
-        free = speed is Verdict.IMPROVED or (deciding and speed is Verdict.OK and deciding.low <= 0)
+        fast = speed is Verdict.IMPROVED or (deciding and speed is Verdict.OK and deciding.low <= 0)
+        free = fast and not grew
         cost = ", at no cost" if free else ""
         warnings += [f"{change}{cost}" for change in _details(record, baseline)]
     if updated:
@@ -350,7 +351,8 @@ def _unhindered(shown: Comparison, busy: Interval | None, wall: Interval | None)
     if busy and wide and wall and wall.value < shown.tolerance:
         verdict, reason, deciding = _certain(shown, [busy])
         reason += f"; wall time too noisy to judge beside neighbours: {wall}"
-    if verdict is Verdict.REGRESSED and deciding is wall and busy and wall and busy.high < wall.low:
+    apart = busy is not None and wall is not None and busy.high < min(wall.low, shown.tolerance)
+    if verdict is Verdict.REGRESSED and deciding is wall and apart:
         reason += f"; work per batch did not grow with it ({busy}): host-bound or less parallel"
     return verdict, reason, deciding
 
@@ -419,15 +421,17 @@ def _details(record: Record, baseline: Record) -> list[str]:
     ):
         if old != new and None not in (old, new):
             found.append(f"{word}: {old} → {new}")
+    if record.key.runtime != baseline.key.runtime or record.vendor != baseline.vendor:
+        return found
     names = sorted({*record.options, *baseline.options})
     changed = [n for n in names if record.options.get(n) != baseline.options.get(n)]
     for name in changed[:MOST_OPTIONS]:
-        was, now = (side.options.get(name, "not set") for side in (baseline, record))
+        was, now = (side.options.get(name, "unset") for side in (baseline, record))
         found.append(f"option {name}: {was} → {now}")
-    if record.key.runtime == baseline.key.runtime and record.vendor == baseline.vendor:
-        changes = kernel_changes.diff(baseline.path, record.path)
-        found += [change.summary for change in changes]
-    return found
+    if len(changed) > MOST_OPTIONS:
+        found.append(f"and {len(changed) - MOST_OPTIONS} more options")
+    changes = kernel_changes.diff(baseline.path, record.path)
+    return [*found, *(change.summary for change in changes)]
 
 
 def undecided(comparison: Comparison) -> bool:

@@ -1,4 +1,4 @@
-"""One measurement at a time on a device, whoever measures: workers of xdist, another session."""
+"""One measurement at a time on a device: of xdist's workers, and of this user's other sessions."""
 
 from __future__ import annotations
 

@@ -43,4 +43,5 @@ def growth(now: Figures, then: Figures, tolerance: float) -> tuple[float | None,
     if not grown:
         return rel, ""
     mib = f"{old / 2**20:.1f} → {new / 2**20:.1f} MiB"
-    return rel, f"{name} grew {rel:.1%} ({mib}), beyond {tolerance:.0%} and 4 MiB"
+    grew = f"{name} grew {rel:.1%} ({mib})" if old > FLOOR_BYTES else f"{name} grew: {mib}"
+    return rel, f"{grew}, beyond {tolerance:.0%} and 4 MiB"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import pickle
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -243,6 +244,21 @@ def unmeasured(
     comparison = compare.error(reason, skipped=skipped)
     outcome = "skip" if skipped else "fail"
     return Entry(nodeid=nodeid, key=key, comparison=comparison, outcome=outcome)
+
+
+def with_outcome(entries: Sequence[Entry], report: Any) -> list[Entry]:
+    """Entries with what became of their test, where that is not what their verdicts did to it.
+
+    Args:
+        entries: of one test.
+        report: pytest's, of the phase that they came with.
+    """
+    expected = report.skipped and hasattr(report, "wasxfail")
+    if report.failed and not any(entry.outcome == "fail" for entry in entries):
+        return [replace(entry, outcome="fail") for entry in entries]  # for a reason of its own
+    if expected:
+        return [replace(e, outcome="xfail") if e.outcome == "fail" else e for e in entries]
+    return [*entries]
 
 
 def packed(value: object) -> str:

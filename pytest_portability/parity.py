@@ -276,7 +276,8 @@ def judge(
 
     Not faithful to its reference, or something else than the baseline's build from the same
     weights: a failure. Faithful and something else from other weights: another version of the
-    model, ``stale``. The same: one accuracy class, whatever file, exporter or graph it comes from.
+    model, ``stale``; but in a coarser precision a failure. The same: one accuracy class, whatever
+    file, exporter or graph it comes from.
 
     Args:
         now: the build under test.
@@ -296,7 +297,7 @@ def judge(
         wrong = repeats.failures(allowed, "the first run")
         failures += [f"repeats differ: {sentence}" for sentence in wrong]
         if not wrong:
-            notes.append(f"repeats differ by {repeats.worst_rel:.2g}, within {least:.2g}")
+            notes.append(f"repeats differ by {repeats.worst_rel:.2g}, within the tolerance")
     unfaithful = _unfaithful(reference, then, allowed, notes)
     failures += unfaithful
     faithful = None if reference is None else not unfaithful
@@ -358,7 +359,8 @@ def _unfaithful(
         return ()
     accepted = then.parity.error_rel if then is not None else 0.0
     worst = reference.differences.worst_rel
-    known = accepted * (1 + SKETCH_REL) if accepted < math.inf else 0.0
+    usual = max((allowed(d.name) for d in reference.differences.outputs), default=0.0)
+    known = accepted * (1 + SKETCH_REL) if usual < accepted < math.inf else 0.0
     if reference.differences.failures(allowed) and worst <= known:
         notes.append(f"an error of {worst:.2g} against the reference is the record's, too")
     empty = []

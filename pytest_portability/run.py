@@ -5,6 +5,7 @@ Knows nothing of pytest: what hooks answered comes in as plain values.
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import shlex
@@ -283,13 +284,13 @@ def other_environment(python: str) -> str:
     Returns:
         Empty if it is of this environment.
     """
-    command = [*shlex.split(python), "-c", "import sys; print(sys.prefix)"]
+    command = [*shlex.split(python, posix=os.name != "nt"), "-c", "import sys; print(sys.prefix)"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
         return ""  # xdist will say that it cannot be started
     prefix = done.stdout.strip()
-    if done.returncode or prefix == sys.prefix:
+    if done.returncode or os.path.realpath(prefix) == os.path.realpath(sys.prefix):
         return ""
     return (
         f"--tx popen//python={python} is of another environment ({prefix}), and xdist gives its "

@@ -54,7 +54,10 @@ def whole(config: Any) -> bool:
     Args:
         config: of pytest. What a plugin leaves out during collection it does not tell.
     """
-    narrowing = ("keyword", "markexpr", "deselect", "ignore", "ignore_glob", "lf", "stepwise")
+    narrowing = (
+        *("keyword", "markexpr", "deselect", "ignore", "ignore_glob", "lf", "stepwise"),
+        *("override_ini", "continue_on_collection_errors"),
+    )
     if any(config.getoption(option, default=None) for option in narrowing):
         return False
     source = config.args_source

@@ -27,6 +27,13 @@ def test_plain(benchmark):
 """
 
 
+@pytest.fixture(autouse=True)
+def own_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """pytest-benchmark takes every process below a worker of xdist for one."""
+    for name in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT"):
+        monkeypatch.delenv(name, raising=False)
+
+
 def run(project: Project, *args: str) -> tuple[pytest.RunResult, list[dict[str, Any]]]:
     """A run with pytest-benchmark, and what it wrote."""
     path = project.path / "b.json"

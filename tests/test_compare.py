@@ -621,6 +621,17 @@ def test_what_a_change_cost_is_said_only_where_the_speed_is_known() -> None:
     assert some.warnings == ("BiasGelu ×2 no longer fused: now Add ×2, Gelu ×2",)
 
 
+def test_growth_from_next_to_nothing_is_no_percentage() -> None:
+    """Nor is what came with it said to cost nothing."""
+    before, after = (
+        record(figures=replace(FIGURES, memory_arena_bytes=n), options={"a": str(n)})
+        for n in (32 * 2**10, 24 * 2**20)
+    )
+    some = against(after, before)
+    assert some.reason == "arena grew: 0.0 → 24.0 MiB, beyond 5% and 4 MiB"
+    assert some.warnings == ("option a: 32768 → 25165824",)
+
+
 def test_the_figure_of_memory_that_grew_most_is_the_one_shown() -> None:
     """A smaller arena hides nothing of the process."""
     now = replace(FIGURES, memory_arena_bytes=2**20, memory_process_bytes=202 * 2**20)
@@ -633,7 +644,7 @@ def test_an_option_that_changed_is_said_where_it_cost_nothing() -> None:
     now = record(options={"graph_optimization_level": "ORT_DISABLE_ALL"})
     some = against(now, record(options={}))
     assert some.verdict is Verdict.OK
-    assert "option graph_optimization_level: not set → ORT_DISABLE_ALL, at no cost" in some.warnings
+    assert "option graph_optimization_level: unset → ORT_DISABLE_ALL, at no cost" in some.warnings
 
 
 def test_work_per_batch_that_grew_uncertainly_is_not_said_not_to_have_grown() -> None:

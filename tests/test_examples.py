@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from example_runs import EXAMPLES, HARMLESS, MODELS, SHORT, Run, copy, need, run
 
+from pytest_portability import cli
+
 need("onnx", "onnxruntime", "openvino", "torch", "safetensors", "tokenizers", *MODELS)
 pytestmark = pytest.mark.alone
 
@@ -314,35 +316,55 @@ def test_a_lowered_optimization_level_is_a_regression_with_its_option_named(
 # --- the CI matrix ------------------------------------------------------------------------------
 
 
-def _ci_commands(name: str) -> list[Any]:
-    """The pytest command of each runner of a matrix, and what it requires."""
+def _ci_scripts(name: str) -> tuple[list[dict[str, str]], list[str], list[str]]:
+    """Runners of a CI's matrix, the commands of each, and those of the job that joins them."""
     yaml = pytest.importorskip("yaml", reason="PyYAML is not installed (see tox.ini)")
-    text = (EXAMPLES / "ci_matrix" / name).read_text(encoding="utf-8")
-    whole = yaml.safe_load(text)
-    job = whole["jobs"]["portability"] if "jobs" in whole else whole["portability"]
-    if "strategy" in job:
-        rows, scripts = (
-            job["strategy"]["matrix"]["include"],
-            [s.get("run", "") for s in job["steps"]],
-        )
-        pattern = "${{{{ matrix.{} }}}}"
-    else:
-        rows, scripts, pattern = job["parallel"]["matrix"], job["script"], "${}"
+    whole = yaml.safe_load((EXAMPLES / "ci_matrix" / name).read_text(encoding="utf-8"))
+    if "jobs" not in whole:
+        rows = whole["portability"]["parallel"]["matrix"]
+        return rows, whole["portability"]["script"], whole["together"]["script"]
+    jobs = whole["jobs"]
+    each, joined = (
+        [s.get("run", "") for s in jobs[n]["steps"]] for n in ("portability", "together")
+    )
+    return jobs["portability"]["strategy"]["matrix"]["include"], each, joined
+
+
+def _ci_commands(name: str) -> list[tuple[list[str], str]]:
+    """The pytest command of each runner of a matrix, and what it requires."""
+    rows, scripts, _ = _ci_scripts(name)
     found = []
     for row in rows:
         for command in scripts:
             for key, value in row.items():
-                command = command.replace(pattern.format(key), str(value))  # noqa: PLW2901
+                for pattern in (f"${{{{ matrix.{key} }}}}", f"${key}"):
+                    command = command.replace(pattern, str(value))  # noqa: PLW2901
             if command.startswith("pytest "):
                 assert "${{" not in command
                 found.append((shlex.split(command), row.get("require") or row["REQUIRE"]))
     return found
 
 
-@pytest.mark.parametrize("name", ["portability.yml", "gitlab.yml"])
-def test_every_command_of_the_ci_matrix_is_one_of_ours(examples: Examples, name: str) -> None:
+def test_both_ci_matrices_ask_for_the_same() -> None:
+    """Their reports apart, which have other names; and the job that joins them asks for one."""
+    github, gitlab = (
+        [
+            ([a for a in command if "report" not in a and "junit" not in a], require)
+            for command, require in _ci_commands(name)
+        ]
+        for name in ("portability.yml", "gitlab.yml")
+    )
+    assert github == gitlab
+    for name in ("portability.yml", "gitlab.yml"):
+        *_, last = _ci_scripts(name)[2]
+        command = shlex.split(last.partition(">")[0])
+        assert command[:2] == ["pytest-portability", "report"]
+        assert cli.parser().parse_args(command[1:]).files
+
+
+def test_every_command_of_the_ci_matrix_is_one_of_ours(examples: Examples) -> None:
     """Where the required target is missing the run says so, which is what the job is for."""
-    commands = _ci_commands(name)
+    commands = _ci_commands("portability.yml")
     assert len(commands) == 4
     for command, require in commands:
         assert command[0] == "pytest"

@@ -117,7 +117,7 @@ pipeline.Pipeline = Timed
 @pytest.mark.parametrize("dist", ["load", "worksteal", "each"])
 def test_one_device_measures_one_item_at_a_time(project: Project, dist: str) -> None:
     """Wherever they land."""
-    project.make(MANY, conftest=TIMED.replace("\\\\n", "\\n"))
+    project.make(MANY, conftest=TIMED)
     project.spawn("-n2", f"--dist={dist}", "--portability")
     lines = (project.path / "times.txt").read_text(encoding="utf-8").splitlines()
     assert len(lines) >= 20

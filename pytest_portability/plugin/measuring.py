@@ -54,6 +54,7 @@ class RunHooks:
         self.updates = updates if config.getoption("portability_update", default=False) else None
         self._against = run.against(self._baselines, self.setting("against"), self.updates)
         self.claims = ledger.Claims()
+        self._request: pytest.FixtureRequest | None = None  # of the running item
         self._begun: set[tuple[str, str]] = set()
         self._running: dict[
             tuple[str, str], Entry
@@ -157,12 +158,17 @@ class RunHooks:
             raise pytest.UsageError(lacks)
         return result
 
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """A file that was left out, or could not be read, may hold tests of ours."""
+        if not report.passed:
+            self._config.stash[deselected_key] = True
+
     # -- one item
 
     def begin(self, request: pytest.FixtureRequest) -> None:
         """Start an item, or start it again."""
         node = request.node
-        self._request: pytest.FixtureRequest | None = request
+        self._request = request
         self._failure = None
         self._paths[node.nodeid] = node.path
         self.claims.forget(node.nodeid)
@@ -219,9 +225,7 @@ class RunHooks:
         if request is None or off or entry.measurement is None:
             return
         node = request.node
-        if "benchmark" in node.fixturenames or not self._config.pluginmanager.hasplugin(
-            "benchmark"
-        ):
+        if "benchmark" in node.fixturenames:
             return
         own = node.get_closest_marker("benchmark")
         timer = benchmark_bridge.replayed(benchmark_bridge.times(entry.measurement))
@@ -261,7 +265,7 @@ class RunHooks:
             vars(report).pop("wasxfail", None)
             report.outcome, report.longrepr = "failed", f"check failed and the test went on: {ours}"
         self._failure = None  # said once
-        if asked is not None and call.when == "setup" and report.passed:
+        if self._worker and asked is not None and call.when == "setup" and report.passed:
             lost = ledger.unmeasured(
                 item.nodeid, selection.name(item), asked, ledger.CRASHED, skipped=False
             )
@@ -310,9 +314,10 @@ class RunHooks:
             self._running[who] = replace(lost, worker=who[1])
         elif report.when == "call":
             self._running.pop(who, None)
-        entries = ledger.unpacked(getattr(report, "portability_entries", "")) or ()
+        entries = ledger.unpacked(getattr(report, "portability_entries", "")) or []
         if self.updates and report.failed and "[XPASS(strict)]" in str(report.longrepr):
             entries = [self.updates.refuse(entry) for entry in entries]
+        entries = ledger.with_outcome(entries, report)
         if problems := [text for entry in entries if (text := self._ledger.take(entry))]:
             if report.failed:
                 report.sections.append(("portability", "\n".join(problems)))

@@ -140,11 +140,12 @@ def write(report: Report, kind: str, path: Path) -> None:
         "json": json.render,
         "markdown": lambda report: markdown.render(document.of(json.tables(report), "")),
     }
-    path = Path(os.path.realpath(path))  # a link stays a link
+    special = path.exists() and not path.is_file()  # a pipe or a device stays what it is
+    path = path if special else Path(os.path.realpath(path))  # a link stays a link
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         text = renderers[kind](report)
-        if path.exists() and not path.is_file():  # a pipe or a device stays what it is
+        if special:
             path.write_text(text, encoding="utf-8")
             return
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -122,13 +122,15 @@ def of(tables: Any, source: str) -> Document:
 def join(documents: Sequence[Document]) -> Document:
     """Several reports as one; what two of them both measured is a problem, by name."""
     lines = [line for document in documents for line in document.lines]
-    seen: dict[tuple[str, ...], str] = {}
+    seen: dict[tuple[str, ...], tuple[int, str]] = {}
     problems = [problem for document in documents for problem in document.problems]
-    for line in lines:
+    for number, line in (
+        (n, line) for n, document in enumerate(documents) for line in document.lines
+    ):
         if line.throughput is None:
             continue
-        other = seen.setdefault(line.place, line.source)
-        if other != line.source:
+        first, other = seen.setdefault(line.place, (number, line.source))
+        if first != number:
             what = " ".join(line.place)
             problems.append(f"{what} is in {other} and in {line.source}: one of them is too many")
     targets = (target for document in documents for target in document.targets)

@@ -36,7 +36,8 @@ def _paragraph(line: Line) -> Iterator[str]:
     yield ""
     yield from (f"* {cell(text)}" for text in line.reason.splitlines())
     for kind, summary, share in line.causes[:MOST_CAUSES]:
-        part = f"{share:.0%} of the loss: " if share is not None and line.loss else ""
+        told = share is not None and line.loss is not None and line.verdict != "parity"
+        part = f"{share:.0%} of the loss: " if told else ""
         yield f"* {part}**{cell(kind)}**: {cell(summary)}"
     if line.update:
         yield f"* baseline {cell(line.update)}"

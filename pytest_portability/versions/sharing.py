@@ -36,5 +36,5 @@ def each(function: Callable[[str], T], models: Sequence[str]) -> Iterator[T]:
 
 
 def pool() -> ProcessPoolExecutor:
-    """Processes, one for each core."""
+    """Processes, one for each core, ``MOST_PROCESSES`` at most."""
     return ProcessPoolExecutor(max_workers=min(usable_cores(), MOST_PROCESSES))

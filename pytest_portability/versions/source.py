@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import os
 import re
 import shutil
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
@@ -25,11 +26,13 @@ class Version:
         name: as it was asked for.
         directory: where their files are.
         target: pattern of target ids; empty is every target.
+        laid_out: whether the directory is a commit's, made for this process alone.
     """
 
     name: str
     directory: Path
     target: str = ""
+    laid_out: bool = False
 
     def models(self) -> list[str]:
         """Names of the models' directories."""
@@ -38,10 +41,9 @@ class Version:
     def read(self, model: str) -> tuple[dict[Key, Record], tuple[str, ...]]:
         """The records of one model's directory, and what is wrong with files of it."""
         found, unreadable = records.read_files(sorted((self.directory / model).glob("*.toml")))
-        # A commit is laid out in a folder that means nothing to anybody.
-        unreadable = tuple(
-            text.replace(f"{self.directory}/", f"{self.name}:") for text in unreadable
-        )
+        if self.laid_out:
+            folder = f"{self.directory}{os.sep}"
+            unreadable = tuple(text.replace(folder, f"{self.name}:") for text in unreadable)
         if self.target:
             found = {k: r for k, r in found.items() if fnmatchcase(k.target, self.target)}
         return found, unreadable
@@ -89,7 +91,7 @@ class Sources:
         where, colon, target = spec.rpartition(":")
         if colon and target:
             place = self._place(where) or self._commit(where)
-            return Version(name=spec, directory=place.directory, target=target)
+            return replace(place, name=spec, target=target)
         return self._commit(spec)
 
     def _place(self, spec: str) -> Version | None:
@@ -115,7 +117,7 @@ class Sources:
         folder = self._folder / commit
         if not folder.exists():
             self._lay_out(checkout, commit, folder)
-        return Version(name=spec, directory=folder)
+        return Version(name=spec, directory=folder, laid_out=True)
 
     def _lay_out(self, checkout: Checkout, commit: str, folder: Path) -> None:
         folder.mkdir()

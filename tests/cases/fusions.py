@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from case import Build, Case
 from graphs import Graph, normal
+from onnx import TensorProto
 
 
 def layer_norm(g: Graph, x: str, width: int, *, moments: bool = False) -> str:
@@ -51,6 +52,22 @@ def convolutions(*, overridable: bool) -> Any:
     return g.model()
 
 
+def products(*, double: bool) -> Any:
+    """Products with biases, which fuse; not where the products alone are in fp64."""
+    g = Graph()
+    x = g.input("x", [64, 384])
+    for _ in range(4):
+        weight, bias = g.drawn(384, 384), g.drawn(384)
+        if double:
+            wide = (g.node("Cast", value, to=TensorProto.DOUBLE) for value in (x, weight))
+            made = g.node("Cast", g.node("MatMul", *wide), to=TensorProto.FLOAT)
+        else:
+            made = g.node("MatMul", x, weight)
+        x = g.node("Relu", g.node("Add", made, bias))
+    g.output(x)
+    return g.model()
+
+
 def attention(*, written_out: bool) -> Any:
     """Causal attention by torch's own function, or by hand with a mask of −inf."""
     import torch  # noqa: PLC0415 - heavy
@@ -75,6 +92,7 @@ def heads(batch: int, rng: Any) -> Any:
 
 
 NORMS = {"x": normal(8, 128, 256)}
+ROWS = {"x": normal(64, 384)}
 PICTURE = {"x": normal(1, 3, 112, 112)}
 
 CASES = (
@@ -88,6 +106,12 @@ CASES = (
         name="batch_norm",
         good=Build(model=partial(convolutions, overridable=False), inputs=PICTURE),
         bad=Build(model=partial(convolutions, overridable=True), inputs=PICTURE),
+    ),
+    Case(
+        name="products",
+        batch=64,
+        good=Build(model=partial(products, double=False), inputs=ROWS),
+        bad=Build(model=partial(products, double=True), inputs=ROWS),
     ),
     Case(
         name="attention",

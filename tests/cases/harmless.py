@@ -104,6 +104,22 @@ def annotated(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
+def gemms(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Each product with its bias as one node, as another exporter writes it."""
+    products, nodes = {}, []
+    for node in model.graph.node:
+        if node.op_type == "MatMul":
+            products[node.output[0]] = node
+        elif node.op_type == "Add" and node.input[0] in products:
+            inputs = [*products[node.input[0]].input, node.input[1]]
+            nodes.append(helper.make_node("Gemm", inputs, node.output, name=node.name))
+        else:
+            nodes.append(node)
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    return model
+
+
 def constants(model: onnx.ModelProto) -> onnx.ModelProto:
     """Weights as Constant nodes, as old exporters write them."""
     nodes = [
@@ -247,6 +263,7 @@ CASES = (
     told("reordered", partial(branches, reverse=False), partial(branches, reverse=True)),
     told("dynamic", partial(reshapes, dynamic=False), partial(reshapes, dynamic=True), 4, 64),
     told("annotated", network, partial(network, change=annotated)),
+    told("gemms", network, partial(network, change=gemms)),
     told("opset", network, partial(network, opset=18)),
     told("constants", network, partial(network, change=constants)),
     told("crowded", network, partial(network, change=crowded)),

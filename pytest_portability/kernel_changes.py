@@ -323,17 +323,14 @@ def _drop_rewritten(gone: _Rest, new: _Rest) -> None:
 
     What one of them absorbed besides has to run by itself on the other side to have been a fusion.
     """
-    for old, other in [(old, other) for old in sorted(gone.left) for other in sorted(new.left)]:
-        same = _equal(old, other, ("provider", "op", "role", "precision", "implementation"))
-        launches = min(gone.left[old], new.left[other])
-        if (
-            same
-            and launches
-            and not _came_apart(old, other, new)
-            and not _came_apart(other, old, gone)
-        ):
-            gone.take(old, launches)
-            new.take(other, launches)
+    fields = ("provider", "op", "role", "precision", "implementation")
+    for old in sorted(gone.left):
+        for other in sorted(new.left):
+            launches = min(gone.left[old], new.left[other])
+            apart = _came_apart(old, other, new) or _came_apart(other, old, gone)
+            if launches and not apart and _equal(old, other, fields):
+                gone.take(old, launches)
+                new.take(other, launches)
 
 
 def _came_apart(whole: Kernel, part: Kernel, rest: _Rest) -> bool:

@@ -119,7 +119,7 @@ def pytest_portability_runtimes(config: Any) -> list[FakeRuntime]:
         Fading(name="fading", fades=bad),
         FakeRuntime(name="elsewhere", falls_back=EVERYTHING if bad else ()),
         FakeRuntime(name="partly", falls_back=("Tanh",) if bad else ()),
-        FakeRuntime(name="costly", falls_back=("Tanh",) if bad else (), repeats=2 if bad else 1),
+        FakeRuntime(name="costly", falls_back=("Tanh",) if bad else (), repeats=4 if bad else 1),
     ]
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+from pathlib import Path
+
 import pytest
 from case import Judged, judge
 from project import Project
@@ -9,6 +13,14 @@ from project import Project
 from pytest_portability import footprint, pipeline, runtimes
 
 pytest_plugins = ["pytester"]
+
+if WORKER := os.environ.get("PYTEST_XDIST_WORKER"):
+    # Locks on devices are there, too: tests that run side by side judge no speed, and need not wait
+    # for each other.
+    OWN = Path(tempfile.gettempdir()) / f"portability-{WORKER}"
+    OWN.mkdir(exist_ok=True)
+    os.environ["TMPDIR"] = str(OWN)
+    tempfile.tempdir = None
 
 
 @pytest.fixture

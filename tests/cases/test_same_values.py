@@ -8,6 +8,7 @@ from example_runs import need
 from owed import OWED
 
 need("onnx", "onnxruntime", "torch")
+pytestmark = pytest.mark.alone  # a neighbour on the other core makes small models slower
 
 
 @pytest.mark.parametrize("name", OWED["same_values"])

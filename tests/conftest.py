@@ -17,7 +17,8 @@ pytest_plugins = ["pytester"]
 if WORKER := os.environ.get("PYTEST_XDIST_WORKER"):
     # Locks on devices are there, too: tests that run side by side judge no speed, and need not wait
     # for each other.
-    OWN = Path(tempfile.gettempdir()) / f"portability-{WORKER}"
+    USER = os.getuid() if hasattr(os, "getuid") else ""
+    OWN = Path(tempfile.gettempdir()) / f"portability-{USER}-{WORKER}"
     OWN.mkdir(exist_ok=True)
     os.environ["TMPDIR"] = str(OWN)
     tempfile.tempdir = None

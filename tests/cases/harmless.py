@@ -202,7 +202,7 @@ def steps(*, slow_calls: int = 0, nested: bool = False) -> Any:
             if self.left:
                 self.left -= 1
                 time.sleep(0.5)
-            for _ in range(5):
+            for _ in range(25):
                 x = (x * 1.01 + 0.1).clamp(-3.0, 3.0)
             return x
 

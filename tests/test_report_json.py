@@ -44,15 +44,21 @@ GOLDEN: dict[str, Any] = {
         "machine_rel",
         "latency",
         "parity",
+        "parity_verdict",
+        "moved_rel",
         "memory_bytes",
         "memory_rel",
         "causes",
         "warnings",
         "update",
+        "again",
+        "writes",
         "windows",
         "sensors",
         "record",
+        "baseline",
     ],
+    "writes": ["plain", "accepted"],
     "loss": ["value", "low", "high", "relative", "axis", "tolerance", "tolerance_source"],
     "axis": ["value", "low", "high", "relative"],
     "latency": ["p50_s", "p90_s", "p99_s"],
@@ -96,6 +102,7 @@ def test_the_keys_are_those_of_the_schema(project: Project) -> None:
     assert list(regressed["loss"]) == [*GOLDEN["loss"], "busy", "wall"]
     assert list(regressed["loss"]["busy"]) == GOLDEN["axis"]
     assert list(regressed["latency"]) == GOLDEN["latency"]
+    assert list(regressed["writes"]) == GOLDEN["writes"]
     assert [list(cause) for cause in regressed["causes"]] == [GOLDEN["cause"]]
     window = regressed["windows"][0][0]
     assert list(window)[: len(GOLDEN["window"])] == GOLDEN["window"]

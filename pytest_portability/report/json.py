@@ -10,7 +10,10 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
+from pytest_portability import compare
 from pytest_portability.loss import Interval
+from pytest_portability.outputs import sketch_distance
+from pytest_portability.records import Record
 from pytest_portability.report import Entry, Report
 from pytest_portability.report.document import SCHEMA
 
@@ -79,14 +82,22 @@ def _item(entry: Entry) -> dict[str, Any]:
         if figures
         else None,
         "parity": record.parity if record else None,
+        "parity_verdict": comparison.parity,
+        "moved_rel": _moved(record, baseline) if record and baseline else {},
         "memory_bytes": figures.memory_bytes if figures else None,
         "memory_rel": comparison.memory_rel,
         "causes": entry.causes,
         "warnings": comparison.warnings,
         "update": entry.update,
+        "again": entry.again or (entry.nodeid,),
+        "writes": {
+            name: compare.writes(comparison, accepted=accepted)
+            for name, accepted in (("plain", False), ("accepted", True))
+        },
         "windows": [repeat.windows for repeat in measured.repeats] if measured else [],
         "sensors": [repeat.sensors for repeat in measured.repeats] if measured else [],
         "record": record,
+        "baseline": baseline,
     }
 
 
@@ -103,6 +114,15 @@ def _loss(entry: Entry) -> dict[str, Any] | None:
         "tolerance_source": comparison.tolerance_source,
         **axes,
     }
+
+
+def _moved(record: Record, baseline: Record) -> dict[str, float]:
+    """How far each output is from what the baseline's build computed, if both had the same inputs."""
+    now, then = record.parity, baseline.parity
+    if now.inputs != then.inputs:
+        return {}
+    both = [name for name in now.sketches if name in then.sketches]
+    return {name: sketch_distance(now.sketches[name], then.sketches[name]) for name in both}
 
 
 def _interval(interval: Interval) -> dict[str, Any]:

@@ -1,0 +1,145 @@
+"""Reads plain JSON values as the types of this package. Whose file it is, every error says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from enum import Enum
+from functools import cache
+from types import UnionType
+from typing import Any, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from pytest_portability.errors import UsageError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A table of JSON from which keys are taken by kind.
+
+    Attributes:
+        table: its plain value, which may be none.
+        source: the file.
+        where: the table's own name, for messages.
+    """
+
+    table: Any
+    source: str
+    where: str
+
+    def take(self, key: str, kind: type[Any] | tuple[type[Any], ...]) -> Any:
+        """The value of a key.
+
+        Raises:
+            UsageError: it is missing, or of another kind.
+        """
+        if not isinstance(self.table, Mapping):
+            msg = f"{self.source}: {self.where} is no table; expected a report of this plugin"
+            raise UsageError(msg)
+        value = self.table.get(key)
+        if not isinstance(value, kind) or isinstance(value, bool):
+            self._refuse(key)
+        return value
+
+    def text(self, key: str) -> str:
+        """Text, of a number too; empty for null."""
+        value = self.take(key, (str, int, type(None)))
+        return "" if value is None else str(value)
+
+    def figure(self, key: str) -> float | None:
+        """A number, None for null."""
+        value = self.take(key, (int, float, type(None)))
+        return None if value is None else _finite(value)
+
+    def typed(self, key: str, hint: Any, default: T) -> T:
+        """A value as a type of this package says.
+
+        Args:
+            key: of a report of this or of an older release, which may not have it.
+            hint: the type, a dataclass or what a field of one may be.
+            default: where the key is missing.
+
+        Raises:
+            UsageError: the value is not of that type.
+        """
+        if key not in self.table:
+            return default
+        found: T = self._as(hint, self.table[key], key)
+        return found
+
+    def _as(self, hint: Any, value: Any, key: str) -> Any:
+        options = get_args(hint) if get_origin(hint) in (Union, UnionType) else ()
+        if type(None) in options and value is None:
+            return None
+        if options:
+            return self._first([o for o in options if o is not type(None)], value, key)
+        if is_dataclass(hint) and isinstance(hint, type):
+            return Reader(value, self.source, f"{self.where}.{key}")._made(hint)
+        if get_origin(hint) is tuple and isinstance(value, list):
+            return self._sequence(get_args(hint), value, key)
+        if get_origin(hint) is not None and isinstance(value, Mapping):
+            of_values = get_args(hint)[-1]
+            return {str(name): self._as(of_values, one, key) for name, one in value.items()}
+        return self._plain(hint, value, key)
+
+    def _first(self, options: list[Any], value: Any, key: str) -> Any:
+        for option in options[:-1]:
+            try:
+                return self._as(option, value, key)
+            except UsageError:
+                continue
+        return self._as(options[-1], value, key)
+
+    def _sequence(self, hints: tuple[Any, ...], value: list[Any], key: str) -> tuple[Any, ...]:
+        if hints[-1] is Ellipsis:
+            hints = hints[:1] * len(value)
+        if len(hints) != len(value):
+            self._refuse(key, value)
+        return tuple(self._as(hint, one, key) for hint, one in zip(hints, value, strict=True))
+
+    def _plain(self, hint: Any, value: Any, key: str) -> Any:
+        """Text, a number or a truth value; null is a number that is not finite, see ``json``."""
+        if hint is float and (value is None or isinstance(value, (int, float))):
+            if not isinstance(value, bool):
+                return math.nan if value is None else _finite(value)
+        elif isinstance(hint, type) and issubclass(hint, Enum):
+            if any(value == member.value for member in hint):
+                return hint(value)
+        elif isinstance(hint, type) and type(value) is hint:
+            return value
+        self._refuse(key, value)
+
+    def _made(self, kind: type[T]) -> T:
+        """A dataclass; what this release does not know of is left out."""
+        if not isinstance(self.table, Mapping):
+            msg = f"{self.source}: {self.where} is no table; expected a report of this plugin"
+            raise UsageError(msg)
+        hints, given = _hints(kind), {}
+        for field in fields(kind):  # type: ignore[arg-type] # a dataclass, as asked for
+            optional = field.default is not MISSING or field.default_factory is not MISSING
+            if field.name in self.table:
+                given[field.name] = self._as(hints[field.name], self.table[field.name], field.name)
+            elif not optional:
+                self._refuse(field.name)
+        return kind(**given)
+
+    def _refuse(self, key: str, value: Any = MISSING) -> NoReturn:
+        value = self.table.get(key, MISSING) if value is MISSING else value
+        what = "is missing" if value is MISSING else f"is {value!r:.60}"
+        msg = f"{self.source}: key {key} of {self.where} {what}; expected a report of this plugin"
+        raise UsageError(msg)
+
+
+@cache
+def _hints(kind: type[Any]) -> Mapping[str, Any]:
+    return get_type_hints(kind)
+
+
+def _finite(value: float) -> float:
+    """A number of JSON, which may be a whole one that no float holds, or be no number at all."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from project import Project, flat, output
+from project import Project, flat, output, validated
 from scripted import comparison
 from synthetic import KEY, measurement, record
 
@@ -84,8 +84,7 @@ def written(made: Report, path: Path) -> dict[str, Any]:
     """The report as a reader gets it."""
     report.write(made, "json", path)
     assert made.problems == []
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    return validated(json.loads(path.read_text(encoding="utf-8")))
 
 
 def test_the_keys_are_those_of_the_schema(project: Project) -> None:

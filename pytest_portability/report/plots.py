@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import vl_convert
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 INK, MUTED, GRID = "#1f2328", "#59636e", "#d1d9e0"
 SERIES = ("#0969da", "#bc4c00", "#1a7f37", "#8250df", "#bf3989", "#6e7781")
@@ -209,11 +209,11 @@ def svg(spec: Mapping[str, Any], name: str, title: str, description: str) -> Mar
         description: what it shows, in words.
     """
     drawn = vl_convert.vegalite_to_svg(dict(spec))
-    words = Markup('<title id="{0}-t">{1}</title><desc id="{0}-d">{2}</desc>').format(
-        name, title, description
-    )
-    start = f'<svg role="img" aria-labelledby="{escape(name)}-t {escape(name)}-d" '
     # Of the picture's parts nothing is read out one by one: its description says what they say.
     drawn = re.sub(r'\s(?:aria-[a-z]+|role|tabindex)="[^"]*"', "", drawn)
-    head, end, rest = drawn.partition(">")
-    return Markup(head.replace("<svg ", start, 1) + end + words + rest)  # noqa: S704 - drawn by Vega
+    head, _, rest = drawn.partition(">")
+    words = Markup(
+        ' role="img" aria-labelledby="{0}-t {0}-d">'
+        '<title id="{0}-t">{1}</title><desc id="{0}-d">{2}</desc>'
+    ).format(name, title, description)
+    return Markup(head) + words + Markup(rest)  # noqa: S704 - drawn by Vega, which escapes texts

@@ -1,4 +1,4 @@
-"""The published schema of the JSON report: strict, and complete. Every report of a test is held to it."""
+"""The published schema of the JSON report, to which every report of a test is held."""
 
 from __future__ import annotations
 

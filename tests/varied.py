@@ -1,4 +1,4 @@
-"""A report of three models on three targets, with every kind of verdict; made up, and always the same."""
+"""A made-up report of three models on three targets, with every kind of verdict."""
 
 from __future__ import annotations
 
@@ -246,7 +246,9 @@ def varied() -> Report:
         entry(compare.error("the child died: signal 11 (SIGSEGV) while it built"), died, "fail"),
         entry(judged(known, Verdict.REGRESSED, 0.08, reason="known: ROCm#1234"), known, "xfail"),
         entry(judged(held, Verdict.OK, -0.004), held, "pass"),
-        entry(compare.error("int8 is for models that come quantised", skipped=True), nothing, "skip"),
+        entry(
+            compare.error("int8 is for models that come quantised", skipped=True), nothing, "skip"
+        ),
     ]
     return Report(
         targets=(H200, MI300X, XEON),

@@ -7,9 +7,10 @@ import hashlib
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
+from typing import Any, TypeAlias
 
 import jinja2
 from markupsafe import Markup
@@ -19,11 +20,19 @@ from pytest_portability.report import plots
 from pytest_portability.report.details import Details
 from pytest_portability.report.document import Document, Line
 from pytest_portability.report.terminal import DONE, command, harmless, recording
+from pytest_portability.report.units import (
+    FILTERS,
+    UNKNOWN,
+    change,
+    number,
+    rate,
+    seconds,
+    size,
+    small,
+    spread,
+)
 from pytest_portability.samples import Window, fading
 from pytest_portability.versions.matrix import Portability, efficiencies, metrics
-
-UNKNOWN = "–"
-"""What stands for a figure that is not known."""
 
 WRONG = {"parity", "interface", "placement", "unfit", "error", "skipped"}
 """Verdicts of a build that does not do what was asked for: its speed is nobody's efficiency."""
@@ -125,8 +134,8 @@ def render(document: Document) -> str:
         symbols=SYMBOLS,
         targets=sorted({item.line.target for item in items}),
         verdicts=Counter(item.word for item in items),
-        style=Markup(style),  # noqa: S704 - a file of this package, as is the script
-        script=Markup(script),  # noqa: S704
+        style=Markup(style),
+        script=Markup(script),
         digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
 
@@ -198,32 +207,30 @@ def _tone_of_run(document: Document) -> str:
 
 
 def _figures(line: Line) -> Iterator[Figure]:
-    details = line.details
-    now, then = (side and side.figures for side in (details.record, details.baseline))
-    if now is None:
+    record, baseline = line.details.record, line.details.baseline
+    if record is None:
         return
+    now, then = record.figures, baseline.figures if baseline else None
     unit = f"{now.unit} per second"
-    yield _figure(unit, then and then.throughput, now.throughput, rate)
-    yield _figure(f"{unit}, best window", then and then.burst_throughput, now.burst_throughput, rate)
-    for name, words in (("p50", "median"), ("p90", "90 % of calls"), ("p99", "99 % of calls")):
-        pair = (getattr(side, f"latency_{name}_s") if side else None for side in (then, now))
-        yield _figure(f"latency, {words}", *pair, seconds)
-    for name, words in MEMORY.items():
-        old, new = (getattr(side, name) if side else None for side in (then, now))
+    for name, words, shown in (
+        ("throughput", unit, rate),
+        ("burst_throughput", f"{unit}, best window", rate),
+        ("latency_p50_s", "latency, median", seconds),
+        ("latency_p90_s", "latency, 90 % of calls", seconds),
+        ("latency_p99_s", "latency, 99 % of calls", seconds),
+        ("memory_device_bytes", "memory, device", size),
+        ("memory_process_bytes", "memory, process", size),
+        ("memory_arena_bytes", "memory, arena", size),
+        ("yardstick_s", "yardstick", seconds),
+    ):
+        old, new = (getattr(side, name, None) for side in (then, now))
         if old is not None or new is not None:
-            yield _figure(f"memory, {words}", old, new, size)
-    yield _figure("yardstick", then and then.yardstick_s, now.yardstick_s, seconds)
+            yield _figure(words, old, new, shown)
 
 
-MEMORY = {
-    "memory_device_bytes": "device",
-    "memory_process_bytes": "process",
-    "memory_arena_bytes": "arena",
-}
-
-
-def _figure(name: str, then: float | None, now: float | None, unit: object) -> Figure:
-    shown = unit if callable(unit) else number
+def _figure(
+    name: str, then: float | None, now: float | None, shown: Callable[[float], str]
+) -> Figure:
     old, new = (math.nan if side is None else float(side) for side in (then, now))
     relative = new / old - 1 if old > 0 else math.nan
     told = change(relative) if math.isfinite(relative) else ""
@@ -299,13 +306,15 @@ def _commands(line: Line) -> Iterator[tuple[str, str]]:
 def _kernels(details: Details) -> Iterator[Figure]:
     """Launches per inference and time per batch of each role."""
     times, launches = _times(details), _launches(details)
-    for role in dict.fromkeys(name for side in (*launches.values(), *times.values()) for name in side):
+    for role in dict.fromkeys(
+        name for side in (*launches.values(), *times.values()) for name in side
+    ):
         cells = []
         for side in ("baseline", "now"):
             count = launches.get(side, {}).get(role)
             time = times.get(side, {}).get(role)
-            parts = ["" if count is None else f"{count} ×", "" if time is None else seconds(time)]
-            cells.append(" · ".join(filter(None, parts)) or UNKNOWN)
+            parts = ["" if time is None else seconds(time), "" if count is None else f"({count} ×)"]
+            cells.append(" ".join(filter(None, parts)) or UNKNOWN)
         old, new = (times.get(side, {}).get(role) for side in ("baseline", "now"))
         told = change(new / old - 1) if old and new is not None else ""
         yield Figure(name=role, then=cells[0], now=cells[1], change=told)
@@ -355,16 +364,20 @@ def _axis_s(figures: Figures, axis: str) -> float:
 
 # --- plots -------------------------------------------------------------------------------------
 
+Drawn: TypeAlias = tuple[Mapping[str, Any] | None, str, str]
+"""What to draw, or None; its title, and what it shows in words."""
+
 
 def _plots(line: Line, name: str) -> Iterator[Plot]:
-    for kind, made in (("speed", _speed), ("windows", _windows), ("roles", _roles)):
+    kinds = {"speed": _speed, "windows": _windows, "roles": _roles}
+    for kind, made in kinds.items():
         spec, title, text = made(line.details)
         if spec is not None:
             picture = plots.svg(spec, f"{name}-{kind}", title, text)
             yield Plot(title=title, text=text, picture=picture)
 
 
-def _speed(details: Details) -> tuple[Mapping[str, object] | None, str, str]:
+def _speed(details: Details) -> Drawn:
     loss = details.loss
     if loss is None:
         return None, "", ""
@@ -380,20 +393,20 @@ def _speed(details: Details) -> tuple[Mapping[str, object] | None, str, str]:
     return plots.interval(bars, loss.tolerance), "Throughput against the baseline", text
 
 
-def _windows(details: Details) -> tuple[Mapping[str, object] | None, str, str]:
+def _windows(details: Details) -> Drawn:
     record = details.record
     if record is None:
         return None, "", ""
     figures = record.figures
     pairs = [[(w.wall_s, w.batches * figures.items) for w in repeat] for repeat in details.windows]
-    spec = plots.windows(pairs, figures.throughput, figures.burst_throughput, figures.unit)
+    spec = plots.windows(pairs, figures.throughput, figures.burst_throughput)
     drifts = [change(_drift(repeat)) for repeat in details.windows]
     text = (
         f"sustained {rate(figures.throughput)} (line), best window "
         f"{rate(figures.burst_throughput)} (dotted) {figures.unit} per second; time per batch, "
         f"last third against first, of each repeat: {', '.join(drifts)}"
     )
-    return spec, "Windows over time", text
+    return spec, f"Windows over time, {figures.unit} per second", text
 
 
 def _drift(repeat: Sequence[Window]) -> float:
@@ -401,7 +414,7 @@ def _drift(repeat: Sequence[Window]) -> float:
     return fading(usable)
 
 
-def _roles(details: Details) -> tuple[Mapping[str, object] | None, str, str]:
+def _roles(details: Details) -> Drawn:
     times = _times(details)
     told = [
         f"{side}: {', '.join(f'{role} {seconds(time)}' for role, time in by_role.items())}"
@@ -435,75 +448,3 @@ def _portability(document: Document) -> Iterator[Portability]:
     for achieved in models.values():
         found = metrics(efficiencies(achieved))
         yield from (metric for metric in found if len(metric.targets) > 1)
-
-
-# --- figures as text ---------------------------------------------------------------------------
-
-
-def number(value: float | None, digits: int = 4) -> str:
-    """Some significant digits, no exponent where none is needed."""
-    if value is None or not math.isfinite(value):
-        return UNKNOWN
-    if abs(value) >= 10 ** (digits - 1):
-        return f"{value:,.0f}".replace(",", "\u202f") if abs(value) < 1e9 else f"{value:.3g}"
-    return f"{value:.{digits}g}"
-
-
-def rate(value: float | None) -> str:
-    """Items per second."""
-    return number(value)
-
-
-def small(value: float | None) -> str:
-    """An error, such as ``2.1e-4``; exactly nothing is 0."""
-    if value is None or not math.isfinite(value):
-        return UNKNOWN
-    return f"{value:.1e}".replace("e-0", "e-").replace("e+0", "e+") if value else "0"
-
-
-def change(value: float | None) -> str:
-    """A fraction as signed percent."""
-    if value is None or not math.isfinite(value):
-        return UNKNOWN
-    return f"{100 * value:+.1f}\u202f%".replace("-", "−")
-
-
-def spread(value: float, low: float, high: float) -> str:
-    """A loss and its interval, as the change of throughput that it is."""
-    return f"{change(-value)} ({change(-high)} to {change(-low)})"
-
-
-def seconds(value: float) -> str:
-    """With the unit that suits it."""
-    return _scaled(value, (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9)))
-
-
-def size(value: float) -> str:
-    """Bytes, in binary units."""
-    return _scaled(value, (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10), ("B", 1.0)))
-
-
-def _scaled(value: float, units: Sequence[tuple[str, float]]) -> str:
-    if not math.isfinite(value):
-        return UNKNOWN
-    unit, scale = next((u for u in units if abs(value) >= u[1]), units[-1])
-    return f"{number(value / scale, 3)}\u202f{unit}"
-
-
-def share(value: float) -> str:
-    """A fraction as whole percent."""
-    return f"{100 * value:.0f}\u202f%" if math.isfinite(value) else UNKNOWN
-
-
-def clamp(value: float) -> str:
-    """A fraction as the length of a bar."""
-    return f"{min(max(value, 0.0), 1.0):.3g}" if math.isfinite(value) else "0"
-
-
-def sort_key(value: float | None) -> str:
-    """What a column is sorted by; empty where nothing is known, which comes last."""
-    return "" if value is None or not math.isfinite(value) else f"{value:.9g}"
-
-
-FILTERS = {f.__name__: f for f in (rate, small, change, share, clamp, sort_key)}
-"""What the template may do with a figure."""

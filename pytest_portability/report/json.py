@@ -117,7 +117,7 @@ def _loss(entry: Entry) -> dict[str, Any] | None:
 
 
 def _moved(record: Record, baseline: Record) -> dict[str, float]:
-    """How far each output is from what the baseline's build computed, if both had the same inputs."""
+    """How far each output is from what the baseline's build computed, of the same inputs."""
     now, then = record.parity, baseline.parity
     if now.inputs != then.inputs:
         return {}

@@ -82,10 +82,11 @@ for (const button of document.querySelectorAll("#table thead button")) {
 
 form.hidden = false;
 form.addEventListener("submit", (event) => event.preventDefault());
-for (const kind of ["input", "reset"]) {
-  // After a reset the fields are empty only once its event is over.
-  form.addEventListener(kind, () => setTimeout(() => (filter(), remember())));
+for (const kind of ["input", "change"]) {
+  form.addEventListener(kind, () => (filter(), remember()));
 }
+// The fields are empty only once this event is over.
+form.addEventListener("reset", () => setTimeout(() => (filter(), remember())));
 addEventListener("hashchange", follow);
 filter();
 follow();

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from enum import Enum
 from functools import cache
 from types import UnionType
-from typing import Any, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, NoReturn, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from pytest_portability.errors import UsageError
 
@@ -36,8 +36,7 @@ class Reader:
             UsageError: it is missing, or of another kind.
         """
         if not isinstance(self.table, Mapping):
-            msg = f"{self.source}: {self.where} is no table; expected a report of this plugin"
-            raise UsageError(msg)
+            self._refuse_table()
         value = self.table.get(key)
         if not isinstance(value, kind) or isinstance(value, bool):
             self._refuse(key)
@@ -51,7 +50,7 @@ class Reader:
     def figure(self, key: str) -> float | None:
         """A number, None for null."""
         value = self.take(key, (int, float, type(None)))
-        return None if value is None else _finite(value)
+        return None if value is None else _number(value)
 
     def typed(self, key: str, hint: Any, default: T) -> T:
         """A value as a type of this package says.
@@ -69,28 +68,48 @@ class Reader:
         found: T = self._as(hint, self.table[key], key)
         return found
 
+    def made(self, kind: type[T]) -> T:
+        """The whole table as a dataclass; what this release does not know of is left out.
+
+        Raises:
+            UsageError: a key is missing, or its value is not of the field's type.
+        """
+        if not isinstance(self.table, Mapping):
+            self._refuse_table()
+        hints, given = _hints(cast("Hashable", kind)), {}
+        for field in fields(kind):  # type: ignore[arg-type] # a dataclass, as asked for
+            optional = field.default is not MISSING or field.default_factory is not MISSING
+            if field.name in self.table:
+                given[field.name] = self._as(hints[field.name], self.table[field.name], field.name)
+            elif not optional:
+                self._refuse(field.name)
+        return kind(**given)
+
     def _as(self, hint: Any, value: Any, key: str) -> Any:
-        options = get_args(hint) if get_origin(hint) in (Union, UnionType) else ()
-        if type(None) in options and value is None:
-            return None
-        if options:
-            return self._first([o for o in options if o is not type(None)], value, key)
+        if get_origin(hint) in (Union, UnionType):
+            return self._first(get_args(hint), value, key)
         if is_dataclass(hint) and isinstance(hint, type):
-            return Reader(value, self.source, f"{self.where}.{key}")._made(hint)
+            return Reader(value, self.source, f"{self.where}.{key}").made(hint)
         if get_origin(hint) is tuple and isinstance(value, list):
             return self._sequence(get_args(hint), value, key)
         if get_origin(hint) is not None and isinstance(value, Mapping):
             of_values = get_args(hint)[-1]
             return {str(name): self._as(of_values, one, key) for name, one in value.items()}
-        return self._plain(hint, value, key)
+        if hint is float and (value is None or type(value) in (int, float)):
+            return math.nan if value is None else _number(value)  # null is not finite, see ``json``
+        if type(value) is not hint:
+            self._refuse(key, value)
+        return value
 
-    def _first(self, options: list[Any], value: Any, key: str) -> Any:
-        for option in options[:-1]:
-            try:
+    def _first(self, options: Sequence[Any], value: Any, key: str) -> Any:
+        """The first of several types that the value is of; null is one of its own."""
+        if value is None and type(None) in options:
+            return None
+        *others, last = (option for option in options if option is not type(None))
+        for option in others:
+            with contextlib.suppress(UsageError):
                 return self._as(option, value, key)
-            except UsageError:
-                continue
-        return self._as(options[-1], value, key)
+        return self._as(last, value, key)
 
     def _sequence(self, hints: tuple[Any, ...], value: list[Any], key: str) -> tuple[Any, ...]:
         if hints[-1] is Ellipsis:
@@ -99,31 +118,9 @@ class Reader:
             self._refuse(key, value)
         return tuple(self._as(hint, one, key) for hint, one in zip(hints, value, strict=True))
 
-    def _plain(self, hint: Any, value: Any, key: str) -> Any:
-        """Text, a number or a truth value; null is a number that is not finite, see ``json``."""
-        if hint is float and (value is None or isinstance(value, (int, float))):
-            if not isinstance(value, bool):
-                return math.nan if value is None else _finite(value)
-        elif isinstance(hint, type) and issubclass(hint, Enum):
-            if any(value == member.value for member in hint):
-                return hint(value)
-        elif isinstance(hint, type) and type(value) is hint:
-            return value
-        self._refuse(key, value)
-
-    def _made(self, kind: type[T]) -> T:
-        """A dataclass; what this release does not know of is left out."""
-        if not isinstance(self.table, Mapping):
-            msg = f"{self.source}: {self.where} is no table; expected a report of this plugin"
-            raise UsageError(msg)
-        hints, given = _hints(kind), {}
-        for field in fields(kind):  # type: ignore[arg-type] # a dataclass, as asked for
-            optional = field.default is not MISSING or field.default_factory is not MISSING
-            if field.name in self.table:
-                given[field.name] = self._as(hints[field.name], self.table[field.name], field.name)
-            elif not optional:
-                self._refuse(field.name)
-        return kind(**given)
+    def _refuse_table(self) -> NoReturn:
+        msg = f"{self.source}: {self.where} is no table; expected a report of this plugin"
+        raise UsageError(msg)
 
     def _refuse(self, key: str, value: Any = MISSING) -> NoReturn:
         value = self.table.get(key, MISSING) if value is MISSING else value
@@ -133,12 +130,12 @@ class Reader:
 
 
 @cache
-def _hints(kind: type[Any]) -> Mapping[str, Any]:
+def _hints(kind: Hashable) -> Mapping[str, Any]:
     return get_type_hints(kind)
 
 
-def _finite(value: float) -> float:
-    """A number of JSON, which may be a whole one that no float holds, or be no number at all."""
+def _number(value: float) -> float:
+    """A number of JSON, which may be a whole one that no float holds."""
     try:
         return float(value)
     except OverflowError:

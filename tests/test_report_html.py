@@ -6,6 +6,7 @@ import base64
 import contextlib
 import hashlib
 import json
+import math
 import os
 import re
 import sys
@@ -285,6 +286,22 @@ def test_without_the_extra_the_command_says_so(
     assert cli.main(["report", str(path)]) == 0
 
 
+def test_a_page_that_cannot_be_drawn_loses_no_other_report(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_spec: object) -> str:
+        msg = "no memory for V8"
+        raise ValueError(msg)
+
+    monkeypatch.setattr("vl_convert.vegalite_to_svg", broken)
+    project.make("def test_it(portability): portability.check('m.onnx', None, name='ok')")
+    result, items = project.report("--portability-report=html:r.html")
+    assert "r.html was not written: ValueError: no memory for V8" in flat(result)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert [one["verdict"] for one in items] == ["ok"]
+    assert not (project.path / "r.html").exists()
+
+
 def test_a_page_that_cannot_be_written_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -380,6 +397,26 @@ def test_a_value_of_a_wrong_kind_is_refused_by_file_and_key() -> None:
             refused += 1
             assert re.search(r"r\.json: (key \w+ of )?items", str(exc))  # noqa: PT017 - many of them
     assert refused > 0.9 * len(places)
+
+
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize("odd", [0, -1, 10**400, 1e308, math.inf, math.nan], ids=str)
+def test_a_number_may_be_anything(odd: float) -> None:
+    """Each of the first failing item's alone: the page is made, or the number is refused."""
+    whole = as_json.tables(varied())
+    first = {**whole["items"][0], "windows": [whole["items"][0]["windows"][0][:6]]}
+    first["record"]["path"]["uses"] = first["record"]["path"]["uses"][:1]
+    made = {**whole, "items": [first], "problems": []}
+    for place in _places(first):
+        at: Any = first
+        for key in place[:-1]:
+            at = at[key]
+        kept = at[place[-1]]
+        if isinstance(kept, (int, float)) and not isinstance(kept, bool):
+            at[place[-1]] = odd
+            with contextlib.suppress(UsageError):
+                html.render(document.of(made, "r.json"))
+            at[place[-1]] = kept
 
 
 # --- plots -------------------------------------------------------------------------------------

@@ -201,9 +201,14 @@ def test_what_is_not_finite_is_null(tmp_path: Path) -> None:
 
 def test_figures_of_numpy_are_figures(tmp_path: Path) -> None:
     """A metric often is one."""
-    made = entry(memory_rel=np.float64(0.5))
+    counted = record(threads=np.int64(4), effective=np.str_("fp32"))
+    made = entry(memory_rel=np.float64(0.5), machine_rel=np.float32(0.25), record=counted)
     (item,) = written(Report(entries=[made]), tmp_path / "r.json")["items"]
-    assert item["memory_rel"] == 0.5
+    assert (item["memory_rel"], item["machine_rel"]) == (0.5, 0.25)
+    assert (item["record"]["threads"], item["record"]["effective"]) == (4, "fp32")
+    whole = Report(entries=[made])
+    report.write(whole, "markdown", tmp_path / "r.md")
+    assert whole.problems == []
 
 
 def test_targets_that_have_records_are_counted(project: Project) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pytest_portability.attribute import Cause
 from pytest_portability.compare import Comparison
-from pytest_portability.errors import UsageError
+from pytest_portability.errors import UsageError, error_text
 from pytest_portability.records import Key
 from pytest_portability.samples import Measurement
 from pytest_portability.targets import Absent, Target, require
@@ -154,6 +154,8 @@ def write(report: Report, kind: str, path: Path) -> None:
         save(_renderer(kind)(report), path)
     except OSError as exc:
         report.problems.append(f"the report {kind}:{path} was not written: {exc.strerror or exc}")
+    except Exception as exc:  # noqa: BLE001 - what one cannot show must not lose the others
+        report.problems.append(f"the report {kind}:{path} was not written: {error_text(exc)}")
 
 
 def _renderer(kind: str) -> Callable[[Report], str]:

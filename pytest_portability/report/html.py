@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from typing import Any, TypeAlias
 
@@ -89,6 +90,7 @@ class Item:
         tone: a key of ``SYMBOLS``.
         figures: throughput, latency and memory, now and then.
         commands: what measures it again and what records it, each with its name.
+        accepted: what of its loss was accepted so far.
     """
 
     id: str
@@ -102,6 +104,7 @@ class Item:
     facts: Sequence[Figure]
     plots: Sequence[Plot]
     commands: Sequence[tuple[str, str]]
+    accepted: str
 
     @property
     def build(self) -> str:
@@ -111,19 +114,7 @@ class Item:
 
 def render(document: Document) -> str:
     """The whole page."""
-    folder = resources.files("pytest_portability.report")
-    style, script = (
-        folder.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js")
-    )
-    environment = jinja2.Environment(
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=_shown,
-    )
-    environment.filters |= FILTERS
-    page = environment.from_string(folder.joinpath("page.html").read_text(encoding="utf-8"))
+    page, style, script = _page()
     items = _items(document)
     return page.render(
         document=document,
@@ -138,6 +129,25 @@ def render(document: Document) -> str:
         script=Markup(script),
         digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
+
+
+@cache
+def _page() -> tuple[jinja2.Template, str, str]:
+    """The template, and what it takes in: style and script."""
+    folder = resources.files("pytest_portability.report")
+    page, style, script = (
+        folder.joinpath(f"page.{kind}").read_text(encoding="utf-8")
+        for kind in ("html", "css", "js")
+    )
+    environment = jinja2.Environment(
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_shown,
+    )
+    environment.filters |= FILTERS
+    return environment.from_string(page), style, script
 
 
 def _shown(value: object) -> object:
@@ -181,6 +191,7 @@ def _item(line: Line, name: str) -> Item:
         facts=list(_facts(now, then)),
         plots=list(_plots(line, name)),
         commands=list(_commands(line)),
+        accepted=_accepted(then),
     )
 
 
@@ -270,7 +281,7 @@ def _facts(now: Record | None, then: Record | None) -> Iterator[Figure]:
     sides = [_built(side) if side else {} for side in (then, now)]
     for name in dict.fromkeys([*sides[1], *sides[0]]):
         old, new = (side.get(name, "") for side in sides)
-        differs = then is not None and old != new
+        differs = then is not None and old != new and name not in ("measured", "commit")
         yield Figure(name=name, then=old or UNKNOWN, now=new or UNKNOWN, change="≠" * differs)
 
 
@@ -286,6 +297,12 @@ def _built(record: Record) -> dict[str, str]:
         "commit": record.commit[:12],
     }
     return {**facts, **record.toolchain, **record.options}
+
+
+def _accepted(baseline: Record | None) -> str:
+    if baseline is None or not all(math.isfinite(step.ratio) for step in baseline.accepted):
+        return ""
+    return baseline.accepted_so_far
 
 
 def _commands(line: Line) -> Iterator[tuple[str, str]]:
@@ -306,9 +323,9 @@ def _commands(line: Line) -> Iterator[tuple[str, str]]:
 def _kernels(details: Details) -> Iterator[Figure]:
     """Launches per inference and time per batch of each role."""
     times, launches = _times(details), _launches(details)
-    for role in dict.fromkeys(
-        name for side in (*launches.values(), *times.values()) for name in side
-    ):
+    names = [role for side in launches.values() for role in side]
+    names += [role for side in times.values() for role in side]
+    for role in dict.fromkeys(names):
         cells = []
         for side in ("baseline", "now"):
             count = launches.get(side, {}).get(role)

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from numbers import Integral, Real
 from typing import Any
 
 from pytest_portability import compare
@@ -133,8 +134,9 @@ def plain(value: Any) -> Any:
     """Plain JSON types; a figure that is not finite becomes null, which JSON can say."""
     if isinstance(value, Enum):
         return value.value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
+    if isinstance(value, Real) and not isinstance(value, int):  # NumPy's numbers, too
+        whole = isinstance(value, Integral)
+        return int(value) if whole else float(value) if math.isfinite(value) else None
     if is_dataclass(value):
         return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, Mapping):

@@ -14,6 +14,9 @@ from pytest_portability.errors import UsageError
 
 T = TypeVar("T")
 
+LARGEST = 2**63
+"""Whole number that is believed: no count and no number of bytes is beyond it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reader:
@@ -95,11 +98,11 @@ class Reader:
         if get_origin(hint) is not None and isinstance(value, Mapping):
             of_values = get_args(hint)[-1]
             return {str(name): self._as(of_values, one, key) for name, one in value.items()}
-        if hint is float and (value is None or type(value) in (int, float)):
-            return math.nan if value is None else _number(value)  # null is not finite, see ``json``
-        if type(value) is not hint:
+        if hint is float and value is None:
+            return math.nan  # what is not finite is null, see ``json``
+        if not _is(value, hint):
             self._refuse(key, value)
-        return value
+        return _number(value) if hint is float else value
 
     def _first(self, options: Sequence[Any], value: Any, key: str) -> Any:
         """The first of several types that the value is of; null is one of its own."""
@@ -132,6 +135,15 @@ class Reader:
 @cache
 def _hints(kind: Hashable) -> Mapping[str, Any]:
     return get_type_hints(kind)
+
+
+def _is(value: Any, hint: Any) -> bool:
+    """Whether a value is of a plain type; a text may be of a library's own kind of text."""
+    if isinstance(value, bool):
+        return hint is bool
+    if hint is int and isinstance(value, int):
+        return abs(value) <= LARGEST
+    return isinstance(value, (int, float) if hint is float else get_origin(hint) or hint)
 
 
 def _number(value: float) -> float:

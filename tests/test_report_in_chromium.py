@@ -240,10 +240,13 @@ def test_a_phone_scrolls_down_and_not_sideways(opened: Driver) -> None:
     opened.execute_script("for (const d of document.querySelectorAll('details')) d.open = true")
     width = opened.execute_script("return document.documentElement.scrollWidth")
     assert width <= 360
-    boxes = (
-        "return [...document.querySelectorAll('.scroll')].some(b => b.scrollWidth > b.clientWidth)"
-    )
-    assert opened.execute_script(boxes)
+    boxes = """
+        return [...document.querySelectorAll(".scroll")]
+            .map((box) => [box.scrollWidth > box.clientWidth, box.tabIndex]);
+    """
+    opened.execute_async_script("requestAnimationFrame(() => setTimeout(arguments[0]))")
+    found = [tuple(box) for box in opened.execute_script(boxes)]
+    assert set(found) == {(True, 0), (False, -1)}, "what scrolls is reached by the keyboard"
 
 
 def _colour(browser: Driver, selector: str, name: str) -> tuple[float, ...]:

@@ -15,12 +15,16 @@ from pytest_portability.report.reading import LARGEST, Reader
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inner:
+    """A table in a table."""
+
     name: str
     share: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outer:
+    """A table with everything that fields may be."""
+
     inner: Inner
     shape: tuple[int | str | None, ...] = ()
     pairs: tuple[tuple[str, int], ...] = ()

@@ -91,6 +91,14 @@ addEventListener("hashchange", follow);
 filter();
 follow();
 
+// A box is a stop for the keyboard only while there is something in it to scroll to.
+const boxes = new ResizeObserver((entries) => {
+  for (const { target } of entries) {
+    target.tabIndex = target.scrollWidth > target.clientWidth ? 0 : -1;
+  }
+});
+for (const box of document.querySelectorAll(".scroll")) boxes.observe(box);
+
 // On paper everything is open; afterwards what was folded is folded again.
 let folded = [];
 addEventListener("beforeprint", () => {

@@ -98,6 +98,12 @@ def _open(browser: Driver, address: str) -> Driver:
     return browser
 
 
+def _settle(browser: Driver) -> None:
+    """Let the page lay itself out: what was folded follows in the frames after a change."""
+    frames = "requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(arguments[0])))"
+    browser.execute_async_script(frames)
+
+
 def log(browser: Driver, kind: str) -> list[dict[str, Any]]:
     """What was logged since it was last asked for."""
     found: list[dict[str, Any]] = browser.get_log(kind)  # type: ignore[no-untyped-call] # Selenium's
@@ -244,9 +250,10 @@ def test_a_phone_scrolls_down_and_not_sideways(opened: Driver) -> None:
         return [...document.querySelectorAll(".scroll")]
             .map((box) => [box.scrollWidth > box.clientWidth, box.tabIndex]);
     """
-    opened.execute_async_script("requestAnimationFrame(() => setTimeout(arguments[0]))")
+    _settle(opened)
     found = [tuple(box) for box in opened.execute_script(boxes)]
-    assert set(found) == {(True, 0), (False, -1)}, "what scrolls is reached by the keyboard"
+    assert (True, 0) in found, "what scrolls is reached by the keyboard"
+    assert not {(True, -1), (False, 0)} & set(found)
 
 
 def _colour(browser: Driver, selector: str, name: str) -> tuple[float, ...]:
@@ -287,10 +294,12 @@ def test_text_can_be_read_in_both_themes(opened: Driver, scheme: str) -> None:
 def test_on_paper_everything_is_open_and_no_control_is_left(opened: Driver) -> None:
     opened.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     script = """
-        return [...document.querySelectorAll("article.item .commands, article.item .facts table")]
-            .filter((one) => !one.checkVisibility({contentVisibilityAuto: true})).length;
+        const parts = [...document.querySelectorAll(".commands, .facts table")];
+        return [parts.length, parts.filter((part) => part.checkVisibility()).length];
     """
-    assert opened.execute_script(script) == 0
+    _settle(opened)
+    parts, visible = opened.execute_script(script)
+    assert visible == parts > 12
     assert not opened.find_element(By.ID, "filter").is_displayed()
 
 

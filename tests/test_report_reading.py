@@ -78,6 +78,7 @@ def test_a_key_of_a_later_release_has_its_default() -> None:
         (1, bool, "key k of items is 1"),
         (None, str, "key k of items is None"),
         ("ab", tuple[str, ...], "key k of items is 'ab'"),
+        ({"a": 1}, tuple[int, ...], r"key k of items is \{'a': 1\}"),
         (["a"], tuple[str, int], r"key k of items is \['a'\]"),
         ([1, "a"], tuple[int, ...], "key k of items is 'a'"),
         ([], Mapping[str, int], r"key k of items is \[\]"),

@@ -95,7 +95,7 @@ class Reader:
             return Reader(value, self.source, f"{self.where}.{key}").made(hint)
         if get_origin(hint) is tuple and isinstance(value, list):
             return self._sequence(get_args(hint), value, key)
-        if get_origin(hint) is not None and isinstance(value, Mapping):
+        if get_origin(hint) is Mapping and isinstance(value, Mapping):
             of_values = get_args(hint)[-1]
             return {str(name): self._as(of_values, one, key) for name, one in value.items()}
         if hint is float and value is None:

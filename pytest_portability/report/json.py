@@ -134,13 +134,21 @@ def plain(value: Any) -> Any:
     """Plain JSON types; a figure that is not finite becomes null, which JSON can say."""
     if isinstance(value, Enum):
         return value.value
-    if isinstance(value, Real) and not isinstance(value, int):  # NumPy's numbers, too
-        whole = isinstance(value, Integral)
-        return int(value) if whole else float(value) if math.isfinite(value) else None
+    if isinstance(value, Real):
+        return _number(value)
     if is_dataclass(value):
         return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(v) for v in value]
-    return value if value is None or isinstance(value, (str, int)) else str(value)
+    return value if value is None or isinstance(value, str) else str(value)
+
+
+def _number(value: Any) -> bool | int | float | None:
+    """A number of Python or of NumPy."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    return float(value) if math.isfinite(value) else None

@@ -34,7 +34,7 @@ def change(value: float | None) -> str:
     """A fraction as signed percent."""
     if value is None or not math.isfinite(value):
         return UNKNOWN
-    return f"{100 * value:+.1f} %".replace("-", "−")
+    return f"{round(100 * value, 1) + 0.0:+.1f} %".replace("-", "−")  # + 0.0: no minus nothing
 
 
 def spread(value: float, low: float, high: float) -> str:

@@ -68,7 +68,9 @@ def read(model: Any) -> list[dict[str, str]]:
 def _precision_of(layer: Mapping[str, str]) -> str:
     if layer.get("layerType") in _CONTROL:
         return ""  # what it says is the precision of its condition
-    return _PRECISIONS.get(layer.get("runtimePrecision", "").lower(), "")
+    # The implementation first: a product of dequantised numbers was seen to say i8 and run in f32.
+    ran = precision_in(layer.get("primitiveType", ""))
+    return ran or _PRECISIONS.get(layer.get("runtimePrecision", "").lower(), "")
 
 
 def role(op: str) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pytest_portability.kernels import Kernel, KernelUse
-from pytest_portability.models import Model
 
 _PRECISIONS = {
     "f32": "fp32",
@@ -86,16 +85,6 @@ def effective(layers: Sequence[Mapping[str, str]]) -> str:
     return max(sorted(counts), key=lambda precision: counts[precision]) if counts else ""
 
 
-def op_by_name(model: Model) -> dict[str, str]:
-    """ONNX op type by the name OpenVINO gives the node: its own or its first output's."""
-    return {
-        name: node.op_type
-        for node in model.value.graph.node
-        for name in (node.name, *node.output)
-        if name and node.op_type != "Constant"
-    }
-
-
 def uses(
     layers: Sequence[Mapping[str, str]], provider: str, op_by_name: Mapping[str, str]
 ) -> tuple[KernelUse, ...]:
@@ -104,7 +93,7 @@ def uses(
     Args:
         layers: from ``read``, after an inference with performance counters.
         provider: who ran them, such as ``ov:CPU``.
-        op_by_name: from ``op_by_name``.
+        op_by_name: from ``onnx_graph``.
     """
     counts: Counter[Kernel] = Counter()
     times: Counter[Kernel] = Counter()
@@ -132,4 +121,4 @@ def uses(
     )
 
 
-__all__ = ["effective", "op_by_name", "precision_in", "read", "role", "uses"]
+__all__ = ["effective", "precision_in", "read", "role", "uses"]

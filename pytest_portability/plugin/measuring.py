@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
@@ -60,6 +61,7 @@ class RunHooks:
             tuple[str, str], Entry
         ] = {}  # what is said of an item whose worker crashes
         self._paths: dict[str, Path] = {}
+        self._places: dict[str, tuple[Path, int]] = {}  # of items: file, and line from 1
         self._failure: BaseException | None = None  # what a failed check of the item raised
         self._headed = self._several = False
         census = run.census(self._baselines)
@@ -214,7 +216,10 @@ class RunHooks:
 
     def keep(self, node: pytest.Item, entry: Entry) -> None:
         """Have an entry travel with the item's next report."""
+        from pytest_portability.report import ci
+
         node.stash.setdefault(entries_key, []).append(replace(entry, worker=self._worker))
+        node.user_properties += ci.properties(entry)
 
     def benchmarked(self, entry: Entry) -> None:
         """Have pytest-benchmark show the item's first check, unless the test itself uses it."""
@@ -307,6 +312,8 @@ class RunHooks:
         from pytest_portability import ledger
 
         who = (report.nodeid, getattr(report, "worker_id", ""))
+        path, line, _ = report.location
+        self._places[report.nodeid] = (self.root / path, (line or 0) + 1)
         if report.when == "setup" and who in self._begun:
             self._ledger.forget(*who)  # pytest-rerunfailures runs it once more
         self._begun.add(who)
@@ -399,7 +406,7 @@ class RunHooks:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the table."""
         from pytest_portability import benchmark_bridge
-        from pytest_portability.report import terminal
+        from pytest_portability.report import ci, terminal
 
         if self._config.getoption("collectonly"):
             return
@@ -412,6 +419,8 @@ class RunHooks:
             terminalreporter.write_line(line)
         for complaint in self.report.complaints:
             terminalreporter.write_line(terminal.harmless(f"portability: {complaint}"), red=True)
+        for line in ci.github(self.report, self._places, os.environ):
+            terminalreporter.write_line(line)
 
     def _benchmark_writes(self) -> bool:
         """Whether pytest-benchmark was asked to keep or to compare something."""

@@ -17,6 +17,7 @@ import pytest
 from pytest_portability import selection, settings
 from pytest_portability.errors import PortabilityWarning, error_text, message
 from pytest_portability.plugin import flag
+from pytest_portability.plugin.fleet import Fleet, refuse_other_version
 
 if TYPE_CHECKING:
     from pytest_portability.compare import Comparison
@@ -41,11 +42,13 @@ class RunHooks:
     """The hooks of a run that measures; one on every xdist worker, one on the controller."""
 
     def __init__(self, config: pytest.Config) -> None:
-        from pytest_portability import ledger, report, run
+        from pytest_portability import __version__, ledger, report, run
         from pytest_portability.report import terminal
 
         self._config = config
+        refuse_other_version(config, __version__)
         self._worker: str = getattr(config, "workerinput", {}).get("workerid", "")
+        self.fleet = Fleet(__version__, config.getoption("dist", "no"))
         for name in settings.DECLARED:
             self.setting(name)  # a value that is not valid ends the run before it begins
         self._baselines = config.rootpath / self.setting("baselines").value
@@ -55,7 +58,6 @@ class RunHooks:
         self._against = run.against(self._baselines, self.setting("against"), self.updates)
         self.claims = ledger.Claims()
         self._request: pytest.FixtureRequest | None = None  # of the running item
-        self._begun: set[tuple[str, str]] = set()
         self._running: dict[
             tuple[str, str], Entry
         ] = {}  # what is said of an item whose worker crashes
@@ -306,10 +308,10 @@ class RunHooks:
     def _take(self, report: pytest.TestReport) -> None:
         from pytest_portability import ledger
 
-        who = (report.nodeid, getattr(report, "worker_id", ""))
-        if report.when == "setup" and who in self._begun:
-            self._ledger.forget(*who)  # pytest-rerunfailures runs it once more
-        self._begun.add(who)
+        who = nodeid, worker = (report.nodeid, getattr(report, "worker_id", ""))
+        if report.when == "setup":
+            for before in self.fleet.begins(nodeid, worker):
+                self._ledger.forget(nodeid, before)  # pytest-rerunfailures runs it once more
         if lost := ledger.unpacked(getattr(report, "portability_lost", "")):
             self._running[who] = replace(lost, worker=who[1])
         elif report.when == "call":
@@ -318,7 +320,9 @@ class RunHooks:
         if self.updates and report.failed and "[XPASS(strict)]" in str(report.longrepr):
             entries = [self.updates.refuse(entry) for entry in entries]
         entries = ledger.with_outcome(entries, report)
-        if problems := [text for entry in entries if (text := self._ledger.take(entry))]:
+        elsewhere = self.fleet.is_elsewhere(worker) and self._against is None
+        held = self._baselines if elsewhere else None
+        if problems := [text for entry in entries if (text := self._ledger.take(entry, held))]:
             if report.failed:
                 report.sections.append(("portability", "\n".join(problems)))
             else:
@@ -331,15 +335,6 @@ class RunHooks:
 
         self._headed = "discovery" in self.__dict__
         return terminal.header(self.report) if self._headed else None
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_configure_node(self, node: Any) -> None:
-        """Refuse a worker of another environment: xdist gives it the paths of this one."""
-        from pytest_portability import run
-
-        spec = node.gateway.spec
-        if spec.popen and spec.python and (wrong := run.other_environment(spec.python)):
-            raise pytest.UsageError(wrong)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: Any) -> None:
@@ -373,6 +368,7 @@ class RunHooks:
             return
         if self._several and (lacks := self.report.lacks(self.setting("require").value)):
             self.report.problems.append(lacks)
+        self.report.problems += self.fleet.problems
         ended = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
         stopped = session.shouldstop or session.shouldfail or not ended
         partial = stopped or deselected_key in config.stash

@@ -44,6 +44,7 @@ def _report(report: Report) -> dict[str, Any]:
         "absent": report.absents,
         "recorded": Counter(key.target for key in report.recorded),
         "unused": [{"model": k.model, "target": k.target, "row": k.row} for k in report.unused],
+        "across": report.across,
         "problems": report.complaints,
         "items": [_item(e) for e in report.entries],
     }

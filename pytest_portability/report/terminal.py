@@ -26,6 +26,7 @@ DONE = {"written", "refreshed", "unchanged"}
 
 MOST_CAUSES = 5
 MOST_UNUSED = 10
+MOST_ACROSS = 20
 MACHINE_NOTE_REL = 0.05
 """How far a machine may be from its records, by the yardstick, before a line says so."""
 
@@ -64,6 +65,7 @@ def lines(report: Report) -> list[str]:
     for row, entry in zip(rows, entries, strict=True):
         out.append(_line(row, widths, right))
         out.extend(_below(entry))
+    out.extend(_across(report))
     out.extend(_machines(report))
     out.extend(_unused(report))
     out.append(_summary(report))
@@ -215,6 +217,21 @@ def cause_line(cause: Cause, comparison: Comparison) -> str:
     told = cause.share is not None and comparison.verdict is not Verdict.PARITY
     share = f"{(cause.share or 0) * 100:3.0f} % of the loss: " if told else ""
     return f"{share}{cause.kind}: {cause.summary}{lost_time(comparison, cause)}"
+
+
+def _across(report: Report) -> Iterator[str]:
+    """What one target gives beside another, where a run has several: figures, outputs, causes."""
+    for delta in report.across:
+        yield f"{delta.new} beside {delta.old}, by raw figures:"
+        for row in delta.rows[:MOST_ACROSS]:
+            pair, now = row.throughput, f"{row.throughput.new:.4g} {row.unit}/s"
+            change = "" if pair.rel is None else f", {pair.rel * 100:+.1f} %"
+            other = "" if row.old.runtime == row.key.runtime else f" (there {row.old.runtime})"
+            yield f"        {row.key.model} {row.key.row}{other}: {now}{change}; {row.parity}"
+            for cause in row.causes[:1] if row.failed else ():
+                yield f"            {cause.kind}: {cause.summary}"
+        if len(delta.rows) > MOST_ACROSS:
+            yield f"        and {len(delta.rows) - MOST_ACROSS} more in the JSON report"
 
 
 def _machines(report: Report) -> Iterator[str]:

@@ -201,7 +201,7 @@ class Ledger:
                 entry = self._updates.apply(entry)
         except UsageError as exc:
             problem = str(exc)
-            entry = replace(entry, comparison=compare.error(problem), update="refused: claimed")
+            entry = replace(entry, comparison=compare.error(problem), update="refused: see its reason")
         except RecordError as exc:
             problem = f"the record was not written: {exc}"
             entry = replace(entry, update=f"failed: {exc}")

@@ -171,7 +171,7 @@ def test_each_machine_is_held_against_the_records_that_are_here(fleet: Fleet) ->
 def test_two_machines_of_one_kind_cannot_both_deliver_a_record(fleet: Fleet) -> None:
     """Which one would it be of?"""
     fleet.make()
-    result = fleet.run("--update-baselines", "-k", "0", far=fleet.tx("nvidia_H200"))
+    result = fleet.run("--update-baselines", "-k", "b1-0", far=fleet.tx("nvidia_H200"))
     result.assert_outcomes(passed=1, failed=1)
     assert "is claimed twice, by test_it.py::test_it[" in flat(result)
     assert "let one of two workers on equal machines measure it" in flat(result)

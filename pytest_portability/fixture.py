@@ -212,8 +212,8 @@ class Portability:
         """The flow, with what only the project knows; what cannot be used is an error's text."""
         try:
             self._host.claims.claim(ask.key(self._item), self._node.nodeid)
-            item, said = self._item, self._host.progress
-            with device_lock.held(item.target, said, item.runtime.name) as device:
+            item, waiting = self._item, self._host.progress
+            with device_lock.held(item.target, waiting, item.runtime.name) as device:
                 result = self._host.pipeline.check(replace(item, target=device), ask)
             if verdicts.POLICY[result.comparison.verdict].item in {"pass", "skip"}:
                 return result

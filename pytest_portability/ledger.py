@@ -201,7 +201,9 @@ class Ledger:
                 entry = self._updates.apply(entry)
         except UsageError as exc:
             problem = str(exc)
-            entry = replace(entry, comparison=compare.error(problem), update="refused: see its reason")
+            entry = replace(
+                entry, comparison=compare.error(problem), update="refused: see its reason"
+            )
         except RecordError as exc:
             problem = f"the record was not written: {exc}"
             entry = replace(entry, update=f"failed: {exc}")
@@ -248,6 +250,13 @@ def unparametrized(nodeid: str, model: str) -> Entry:
     """The entry of an item that asked for the fixture where pytest cannot parametrize it."""
     nowhere = Absentee(id="", reason=UNPARAMETRIZED, target="-")
     return unmeasured(nodeid, model, nowhere, UNPARAMETRIZED, skipped=False)
+
+
+def crashed(nodeid: str) -> Entry:
+    """The entry of an item whose worker crashed before it said what the item is."""
+    model = nodeid.rpartition("::")[2].partition("[")[0].removeprefix("test_")
+    unknown = Absentee(id="", reason=CRASHED, target="-")
+    return unmeasured(nodeid, model, unknown, CRASHED, skipped=False)
 
 
 def unmeasured(

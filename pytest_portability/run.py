@@ -293,6 +293,9 @@ def options_for(
     """
     families = {*runtimes.BUILT_IN, *(runtime.family for runtime in registered)}
     for name, values in options.items():
+        if not isinstance(name, str):
+            msg = f"options= has the key {name!r}; expected the name of a runtime or family"
+            raise UsageError(msg)
         if name not in families:
             try:
                 runtimes.load(name, registered)

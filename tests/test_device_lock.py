@@ -74,9 +74,8 @@ def test_devices_do_not_wait_for_each_other(tmp_path: Path) -> None:
 
 def test_of_identical_devices_the_first_free_one_is_taken() -> None:
     def card(number: int, *runtimes: str) -> targets.Target:
-        return replace(
-            CPU, platform="cuda", address={"uuid": f"{number}"}, handles=dict.fromkeys(runtimes, "")
-        )
+        handles = {name: f"{name}:{number}" for name in runtimes}
+        return replace(CPU, platform="cuda", address={"uuid": f"{number}"}, handles=handles)
 
     first = replace(card(0, "a", "b"), twins=(card(1, "b"), card(2, "a")))
     with held(first, pytest.fail, "a") as one, held(first, pytest.fail, "a") as two:
@@ -85,6 +84,9 @@ def test_of_identical_devices_the_first_free_one_is_taken() -> None:
             assert three.address["uuid"] == "1"
     with held(first, pytest.fail, "a") as again:
         assert again.address["uuid"] == "0"
+    strange = replace(first, handles={"a": "a:2"}, twins=(card(2, "a"),))
+    with held(strange, pytest.fail, "a") as other_than_it_seems:
+        assert other_than_it_seems.address["uuid"] == "2"
 
 
 def test_where_no_lock_can_be_it_is_measured_all_the_same(

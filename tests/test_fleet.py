@@ -196,10 +196,12 @@ def test_a_machine_that_goes_away_is_said_and_the_others_finish(fleet: Fleet) ->
     result = fleet.run("--portability-missing=warn")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert [i["verdict"] for i in fleet.items(NEAR)] == ["missing"] * 5
-    assert [i["verdict"] for i in fleet.items(FAR)] == ["missing", "error"]
+    assert [i["verdict"] for i in fleet.items(FAR)][:1] == ["missing"]
+    (died,) = (i for i in fleet.project.json()["items"] if i["verdict"] == "error")
+    assert died["nodeid"] == f"test_it.py::test_it[{FAR}-fake-native-b1-1]"
+    assert {t["id"] for t in fleet.project.json()["targets"]} == {NEAR, FAR}
     (problem,) = fleet.project.json()["problems"]
-    assert problem.startswith("worker gw1 (--tx ssh=far//")
-    assert "went away" in problem
+    assert problem.startswith("worker gw1 (ssh=far) went away (")
     lost = [f"test_it.py::test_it[{FAR}-fake-native-b1-{n}]" for n in (2, 3, 4)]
     assert problem.endswith(f"never run: {', '.join(lost)}")
     assert f"portability: {problem}" in output(result)
@@ -210,9 +212,24 @@ def test_a_machine_that_cannot_be_reached_ends_the_run(fleet: Fleet) -> None:
     fleet.make()
     result = fleet.run(far=fleet.tx(host="gone"))
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert "xdist could not start a worker of --tx (" in flat(result)
+    assert "xdist could not start the worker --tx ssh=gone//" in flat(result)
     assert "HostNotFound: gone" in flat(result)
     assert "INTERNALERROR" not in output(result)
+
+
+def test_a_path_is_refused_and_a_machine_without_tests_is_said(fleet: Fleet) -> None:
+    """What one checkout calls a file means nothing in another one."""
+    fleet.make()
+    result = fleet.run("test_it.py")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "arg test_it.py not relative to an rsync root: a path on the command line" in flat(
+        result
+    )
+    (fleet.far / "test_it.py").unlink()
+    result = fleet.run("--portability-missing=warn")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.assert_outcomes(passed=4, warnings=4)
+    assert "worker gw1 (ssh=far) found no test: is its chdir= the checkout" in flat(result)
 
 
 def test_another_version_of_this_plugin_at_the_far_end_ends_the_run(fleet: Fleet) -> None:

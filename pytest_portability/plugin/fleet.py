@@ -47,9 +47,15 @@ def refuse_other_version(config: pytest.Config, version: str) -> None:
         raise pytest.UsageError(msg)
 
 
-def _shown(spec: Any) -> str:
+def _given(spec: Any) -> str:
     """A worker's ``--tx`` as the user gave it."""
     return "//".join(p for p in str(spec).split("//") if not p.startswith("execmodel="))
+
+
+def _place(spec: str) -> str:
+    """The part of it that says where the worker is, such as ``ssh=h200-box``."""
+    kinds = ("popen", "ssh=", "socket=", "vagrant_ssh=")
+    return next((part for part in spec.split("//") if part.startswith(kinds)), spec)
 
 
 class Fleet:
@@ -63,7 +69,9 @@ class Fleet:
     def __init__(self, version: str, dist: str) -> None:
         self._version = version
         self._each = dist == "each"
-        self._specs: dict[str, str] = {}  # worker → its --tx
+        self.narrowed: set[str] = set()  # workers that left tests of ours out
+        self._wanted: list[str] = []  # the --tx of each worker
+        self._specs: dict[str, str] = {}  # worker that was started → its --tx
         self._replaces: dict[str, str] = {}  # worker → the dead one it was started for
         self._collected: dict[str, Sequence[str]] = {}
         self._begun: dict[str, set[str]] = {}
@@ -92,10 +100,16 @@ class Fleet:
     @property
     def problems(self) -> list[str]:
         """What workers that died did not do, a line each."""
-        return [text for worker, why in self._dead.items() if (text := self._lost(worker, why))]
+        lost = [text for worker, why in self._dead.items() if (text := self._lost(worker, why))]
+        idle = [w for w, ids in self._collected.items() if not ids and w not in self.narrowed]
+        return lost + [
+            f"worker {worker} ({_place(self._specs[worker])}) found no test: is its chdir= the "
+            "checkout, with the tests where pytest looks without a path?"
+            for worker in idle
+        ]
 
     def _lost(self, worker: str, why: str) -> str:
-        where = f"worker {worker} (--tx {self._specs.get(worker, '?')}) went away ({why})"
+        where = f"worker {worker} ({_place(self._specs.get(worker, '?'))}) went away ({why})"
         if worker not in self._collected:
             return f"{where} before it had collected its tests: what it has to say is above"
         mine = (worker, *(new for new, old in self._replaces.items() if old == worker))
@@ -117,22 +131,35 @@ class Fleet:
         try:
             return (yield)
         except (execnet.HostNotFound, execnet.RemoteError, EOFError, OSError) as exc:
-            who = next(reversed(self._specs.values()), "")
-            after = f"after {who}: " if who else ""
+            which = self._wanted[len(self._specs)] if len(self._specs) < len(self._wanted) else "?"
+            why = error_text(exc).rpartition("\n")[2]
             msg = (
-                f"xdist could not start a worker of --tx ({after}{error_text(exc)}). Of an ssh= "
-                "machine it needs `ssh HOST PYTHON -V` to work without a password, with the "
-                "PYTHON of python=, and the folder above that of chdir="
+                f"xdist could not start the worker --tx {which} ({why}). At an ssh= machine it "
+                "needs `ssh HOST PYTHON -V` to work without a password, with the PYTHON of "
+                "python=, and the folder above that of chdir="
             )
             raise pytest.UsageError(msg) from exc
+        except ValueError as exc:
+            if "not relative to an rsync root" not in str(exc):
+                raise
+            msg = (
+                f"{exc}: a path on the command line means nothing to a machine that has a checkout "
+                "of its own. Leave it out, and choose tests by -m, -k or testpaths in the ini file"
+            )
+            raise pytest.UsageError(msg) from exc
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_setupnodes(self, specs: Sequence[Any]) -> None:
+        """Learn which workers are to be."""
+        self._wanted = [_given(spec) for spec in specs]
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
         """Refuse a worker of another environment: xdist gives it the paths of this one."""
         spec, worker = node.gateway.spec, node.gateway.id
-        self._specs[worker] = _shown(spec)
+        self._specs[worker] = _given(spec)
         waiting = (old for old in self._dead if old not in self._replaces.values())
-        same = (old for old in waiting if self._specs[old] == _shown(spec))
+        same = (old for old in waiting if self._specs[old] == _given(spec))
         if old := next(same, ""):
             self._replaces[worker] = old
         node.workerinput["portability"] = self._version
@@ -141,7 +168,7 @@ class Fleet:
             prefix = channel.receive(ANSWER_S)
             channel.waitclose(ANSWER_S)
             if os.path.realpath(prefix) != os.path.realpath(sys.prefix):
-                raise pytest.UsageError(_other_environment(_shown(spec), prefix))
+                raise pytest.UsageError(_other_environment(_given(spec), prefix))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, node: Any, ids: Sequence[str]) -> None:

@@ -63,7 +63,7 @@ class RunHooks:
         ] = {}  # what is said of an item whose worker crashes
         self._paths: dict[str, Path] = {}
         self._failure: BaseException | None = None  # what a failed check of the item raised
-        self._headed = self._several = False
+        self._headed = self._several = self._told = False
         census = run.census(self._baselines)
         self.report = report.Report(recorded=census.keys, problems=[*census.unreadable])
         self._ledger = ledger.Ledger(self.report, self.updates)
@@ -267,6 +267,10 @@ class RunHooks:
             vars(report).pop("wasxfail", None)
             report.outcome, report.longrepr = "failed", f"check failed and the test went on: {ours}"
         self._failure = None  # said once
+        if self._worker and not self._told:
+            # Now, as a machine may go away before it ends.
+            report.portability_here = ledger.packed(self._here)  # type: ignore[attr-defined] # as below
+            self._told = True
         if self._worker and asked is not None and call.when == "setup" and report.passed:
             lost = ledger.unmeasured(
                 item.nodeid, selection.name(item), asked, ledger.CRASHED, skipped=False
@@ -312,6 +316,8 @@ class RunHooks:
         if report.when == "setup":
             for before in self.fleet.begins(nodeid, worker):
                 self._ledger.forget(nodeid, before)  # pytest-rerunfailures runs it once more
+        if here := ledger.unpacked(getattr(report, "portability_here", "")):
+            self.report.found(*here[:2])
         if lost := ledger.unpacked(getattr(report, "portability_lost", "")):
             self._running[who] = replace(lost, worker=who[1])
         elif report.when == "call":
@@ -329,6 +335,11 @@ class RunHooks:
                 vars(report).pop("wasxfail", None)
                 report.outcome, report.longrepr = "failed", "\n".join(problems)
 
+    @property
+    def _here(self) -> tuple[Any, ...]:
+        """What a worker found, and whether it left tests of ours out."""
+        return self.report.targets, self.report.absents, deselected_key in self._config.stash
+
     def pytest_report_collectionfinish(self) -> str | None:
         """Say what is here, once it is known."""
         from pytest_portability.report import terminal
@@ -339,8 +350,12 @@ class RunHooks:
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: Any) -> None:
         """Put the item of a worker that crashed into the report: none is missing there."""
-        if lost := self._running.pop((crashitem, report.node.gateway.id), None):
-            self._ledger.take(lost)
+        from pytest_portability import ledger
+
+        worker = report.node.gateway.id
+        self.fleet.begins(crashitem, worker)
+        lost = self._running.pop((crashitem, worker), None) or ledger.crashed(crashitem)
+        self._ledger.take(replace(lost, worker=worker))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
@@ -353,6 +368,7 @@ class RunHooks:
             self.report.found(*here)
             if deselected:
                 self._config.stash[deselected_key] = True
+                self.fleet.narrowed.add(node.gateway.id)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -361,8 +377,7 @@ class RunHooks:
 
         config: Any = self._config
         if self._worker:
-            found = (self.report.targets, self.report.absents, deselected_key in config.stash)
-            config.workeroutput["portability"] = ledger.packed(found)
+            config.workeroutput["portability"] = ledger.packed(self._here)
             return
         if config.getoption("collectonly"):
             return
@@ -374,6 +389,8 @@ class RunHooks:
         partial = stopped or deselected_key in config.stash
         self.report.whole = not partial and selection.whole(config)
         self._write_reports()
+        if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and self.report.entries:
+            session.exitstatus = pytest.ExitCode.OK  # xdist says it of its last worker alone
         if session.exitstatus == pytest.ExitCode.OK and self.report.complaints:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

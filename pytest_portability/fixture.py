@@ -63,8 +63,8 @@ class Host(Protocol):
     def causes(self, node: Any, comparison: Comparison) -> Sequence[Any]:
         """What hooks say about a comparison."""
 
-    def again(self, nodeid: str) -> tuple[str, ...]:
-        """Arguments that measure an item again."""
+    def again(self, nodeid: str) -> tuple[str, ...] | None:
+        """Arguments that measure an item again, to record it; None where that is not meant."""
 
     def keep(self, node: Any, entry: Entry) -> None:
         """Have an entry reported."""

@@ -209,8 +209,10 @@ class RunHooks:
         hook: Any = node.ihook.pytest_portability_causes
         return list(hook(config=self._config, comparison=comparison))
 
-    def again(self, nodeid: str) -> tuple[str, ...]:
+    def again(self, nodeid: str) -> tuple[str, ...] | None:
         """Arguments that measure this item again, from where pytest was called."""
+        if self._against is not None:
+            return None
         given = [(d, self._given(d)) for d in settings.DECLARED.values()]
         return selection.again(self._config, given, nodeid, self._paths[nodeid])
 

@@ -29,7 +29,8 @@ class Entry:
         measurement: raw samples, None where nothing was measured.
         update: what ``--update-baselines`` did: ``written``, ``refreshed``, ``unchanged``,
             ``refused: …`` (by the table), ``failed: …`` (by the file), or empty without it.
-        again: arguments that make pytest measure this item again.
+        again: arguments that make pytest measure this item again; None where it was not held
+            against the baselines, so that nothing is to be recorded.
         outcome: what the verdict did to the test, one of ``document.OUTCOMES``.
     """
 
@@ -40,7 +41,7 @@ class Entry:
     measurement: Measurement | None = None
     worker: str = ""
     update: str = ""
-    again: tuple[str, ...] = ()
+    again: tuple[str, ...] | None = ()
     outcome: str = "pass"
 
     @property

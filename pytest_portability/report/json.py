@@ -70,6 +70,7 @@ def _item(entry: Entry) -> dict[str, Any]:
         "throughput": figures.throughput if figures else None,
         "unit": figures.unit if figures else None,
         "baseline_throughput": baseline.figures.throughput if baseline else None,
+        "baseline_toolchain": baseline.toolchain if baseline else None,
         "loss": _loss(entry),
         "machine_rel": comparison.machine_rel,
         "latency": {

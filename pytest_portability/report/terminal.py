@@ -67,6 +67,7 @@ def lines(report: Report) -> list[str]:
         out.extend(_below(entry))
     out.extend(_across(report))
     out.extend(_machines(report))
+    out.extend(_toolchains(report))
     out.extend(_unused(report))
     out.append(_summary(report))
     return [harmless(line) for line in out]
@@ -196,6 +197,8 @@ def harmless(line: str) -> str:
 
 def _advice(entry: Entry) -> list[str]:
     """The command that records what was measured, if anything does."""
+    if entry.again is None:
+        return []
     command = "pytest --portability --update-baselines"
     again = " ".join(map(_quoted, entry.again or (entry.nodeid,)))
     if compare.writes(entry.comparison, accepted=False) == "all":
@@ -248,6 +251,21 @@ def _machines(report: Report) -> Iterator[str]:
                 f"{target}: by its yardstick the machine is {abs(typical) * 100:.0f} % {word} "
                 "than when the records were made; builds are judged relative to it"
             )
+
+
+def _toolchains(report: Report) -> Iterator[str]:
+    """Say once per target which versions differ: where all is well no cause names them."""
+    changed: dict[str, dict[str, None]] = {}
+    for entry in report.entries:
+        now, then = entry.comparison.record, entry.comparison.baseline
+        if now is None or then is None or now.key.target != then.key.target:
+            continue
+        for name in sorted({*now.toolchain, *then.toolchain}):
+            before, after = (side.toolchain.get(name) or "none" for side in (then, now))
+            if before != after:
+                changed.setdefault(now.key.target, {})[f"{name} {before} → {after}"] = None
+    for target, found in sorted(changed.items()):
+        yield f"{target}: other versions than when the records were made: {', '.join(found)}"
 
 
 def _unused(report: Report) -> Iterator[str]:

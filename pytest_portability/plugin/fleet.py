@@ -90,30 +90,35 @@ class Fleet:
             The workers that began it before: this one, as a plugin runs it again, or one that died
             and that this one replaces.
         """
+        found = [who for who in self._chain(worker) if nodeid in self._begun.get(who, ())]
+        self._begun.setdefault(worker, set()).add(nodeid)
+        return found
+
+    def _chain(self, worker: str) -> list[str]:
+        """A worker, the dead one it was started for, and so on to the first."""
         chain = [worker]
         while old := self._replaces.get(chain[-1], ""):
             chain.append(old)
-        found = [who for who in chain if nodeid in self._begun.get(who, ())]
-        self._begun.setdefault(worker, set()).add(nodeid)
-        return found
+        return chain
 
     @property
     def problems(self) -> list[str]:
         """What workers that died did not do, a line each."""
         lost = [text for worker, why in self._dead.items() if (text := self._lost(worker, why))]
-        idle = [w for w, ids in self._collected.items() if not ids and w not in self.narrowed]
+        empty = [w for w, ids in self._collected.items() if not ids and self.is_elsewhere(w)]
         return lost + [
             f"worker {worker} ({_place(self._specs[worker])}) found no test: is its chdir= the "
             "checkout, with the tests where pytest looks without a path?"
-            for worker in idle
+            for worker in empty
+            if worker not in self.narrowed
         ]
 
     def _lost(self, worker: str, why: str) -> str:
         where = f"worker {worker} ({_place(self._specs.get(worker, '?'))}) went away ({why})"
         if worker not in self._collected:
             return f"{where} before it had collected its tests: what it has to say is above"
-        mine = (worker, *(new for new, old in self._replaces.items() if old == worker))
-        who = mine if self._each else tuple(self._begun)
+        first = self._chain(worker)[-1]
+        who = [w for w in self._begun if not self._each or self._chain(w)[-1] == first]
         begun = set().union(*(self._begun.get(one, ()) for one in who))
         lost = [nodeid for nodeid in self._collected[worker] if nodeid not in begun]
         if not lost:

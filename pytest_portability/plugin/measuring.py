@@ -357,7 +357,9 @@ class RunHooks:
         worker = report.node.gateway.id
         self.fleet.begins(crashitem, worker)
         lost = self._running.pop((crashitem, worker), None) or ledger.crashed(crashitem)
-        self._ledger.take(replace(lost, worker=worker))
+        # xdist may name the item before the one that ran: what came of that is here.
+        if all((e.nodeid, e.worker) != (crashitem, worker) for e in self.report.entries):
+            self._ledger.take(replace(lost, worker=worker))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:

@@ -21,6 +21,7 @@ ORDER = (
     "errors",
     "verdicts",
     "settings",
+    "recent",
     "answers",
     "children",
     "servers",

@@ -152,7 +152,8 @@ def attribute(comparison: Comparison, *, log: str = "", diverges: str = "") -> t
     if not causes and versions == [GRAPH]:
         changed = graph_change(record, baseline)
         slow = tuple(effect.summary for effect in differ if effect.kind == "slow")
-        causes = [_cause("graph", changed.summary, [replace(changed, evidence=slow)], named=1)]
+        root = replace(changed, evidence=slow)
+        causes = [_cause(changed.kind, changed.summary, [root], named=1)]
     elif not causes and versions:
         text = f"nothing else that is recorded changed: {'; '.join(versions)}"
         causes = [Cause(kind="toolchain", summary=text)]
@@ -207,11 +208,12 @@ def _rooted(
                 causes.append(_cause("precision", ran[0].summary, first, named=1))
             elif taken or not governs & {"memory"}:
                 causes.append(_cause("options", text, taken))
-    if comparison.verdict is Verdict.PARITY and any(effect.kind == "graph" for effect in left):
+    changed = [effect for effect in left if effect.of_graph]
+    if comparison.verdict is Verdict.PARITY and changed:
         # Kernels that a changed graph brings say nothing more of its outputs than it does.
-        left.sort(key=lambda effect: effect.kind != "graph")
+        left.sort(key=lambda effect: not effect.of_graph)
         taken = [e for e in left[1:] if e.kind in _GOVERNS["graph"]]
-        causes.append(_cause("graph", left[0].summary, [left[0], *taken], named=1))
+        causes.append(_cause(left[0].kind, left[0].summary, [left[0], *taken], named=1))
         left = [effect for effect in left[1:] if effect not in taken]
     for kind in ("precision", "fallback", "launches"):
         roots = [effect for effect in left if effect.kind == kind]

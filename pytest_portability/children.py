@@ -86,11 +86,17 @@ def serve(*preload: str) -> NoReturn:
 
 
 def _import(package: str) -> str:
-    """Why the package cannot be imported, empty if it can or is not installed."""
+    """Why the package cannot be imported, empty if it can or is not installed.
+
+    ``module:function`` is imported and called.
+    """
+    name, _, function = package.partition(":")
     try:
-        importlib.import_module(package)
+        module = importlib.import_module(name)
+        if function:
+            getattr(module, function)()
     except ModuleNotFoundError as exc:
-        if exc.name is not None and f"{package}.".startswith(f"{exc.name}."):
+        if exc.name is not None and f"{name}.".startswith(f"{exc.name}."):
             return ""
         return error_text(exc)
     except BaseException as exc:  # noqa: BLE001 - whatever an import raises is its message

@@ -194,7 +194,12 @@ def _targets(options: argparse.Namespace) -> int:
 
 def _plain(found: run.Discovery) -> dict[str, object]:
     targets = [
-        {"id": t.id, **{k: v for k, v in asdict(t).items() if k != "index"}} for t in found.targets
+        {
+            "id": t.id,
+            **{k: v for k, v in asdict(t).items() if k not in {"index", "twins"}},
+            "devices": 1 + len(t.twins),
+        }
+        for t in found.targets
     ]
     return {"targets": targets, "absent": [asdict(a) for a in found.absents]}
 
@@ -203,7 +208,9 @@ def _listing(found: run.Discovery) -> list[str]:
     lines = []
     for target in found.targets:
         memory = f", {target.memory_bytes / 2**30:.0f} GiB" if target.memory_bytes else ""
-        lines.append(f"{target.id}  ({target.vendor} {target.arch}, {target.platform}{memory})")
+        several = f"; {1 + len(target.twins)} of them" if target.twins else ""
+        what = f"{target.vendor} {target.arch}, {target.platform}{memory}{several}"
+        lines.append(f"{target.id}  ({what})")
         lines += [
             f"  {name}" + (f" on {h}" if h else "") for name, h in sorted(target.handles.items())
         ]

@@ -26,12 +26,18 @@ MANY_MORE = 2
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What differs, before it is known whether it is a root: ``kind`` is a cause's, or ``slow``."""
+    """What differs, before it is known whether it is a root.
+
+    Attributes:
+        kind: a cause's, or ``slow``.
+        of_graph: whether it is how the model's graph itself changed.
+    """
 
     kind: str
     summary: str
     share: float | None = None
     evidence: tuple[str, ...] = ()
+    of_graph: bool = False
 
 
 def effects(comparison: Comparison, record: Record, baseline: Record) -> Iterator[Effect]:
@@ -152,7 +158,8 @@ def _move(change: Change, record: Record, baseline: Record) -> str:
     if not re.search(r"cast|convert|_to_copy", ops):
         return "layout"
     old, new = _computed_in(baseline.path), _computed_in(record.path)
-    return "layout" if old == new != set() else "precision"  # in other types, or not known
+    same = old == new != set() and not _casts_more(record, baseline)
+    return "layout" if same else "precision"  # in other types, asked for or not known
 
 
 def _placed(record: Record, baseline: Record, changes: Iterable[Change]) -> Iterator[Effect]:
@@ -314,7 +321,7 @@ def graph_change(record: Record, baseline: Record) -> Effect:
         "quant" in op.lower() or "qlinear" in op.lower() for op in ops
     ):
         text = "scales or zero points changed: the same operations with other constants"
-        return Effect("quantization", text)
+        return Effect("quantization", text, of_graph=True)
     differ = [
         f"{op} ×{old.get(op, 0)} → ×{new.get(op, 0)}"
         for op in sorted({*old, *new})
@@ -322,7 +329,14 @@ def graph_change(record: Record, baseline: Record) -> Effect:
     ]
     what = listed(differ) if differ else "constants, attributes or connections"
     text = "the graph changed" + (f": {what}" if old and new else "")
-    return Effect("graph", text, None, (f"hash {baseline.model.graph} → {record.model.graph}",))
+    evidence = (f"hash {baseline.model.graph} → {record.model.graph}",)
+    kind = "precision" if _casts_more(record, baseline) and len(differ) == 1 else "graph"
+    return Effect(kind, text, None, evidence, of_graph=True)
+
+
+def _casts_more(record: Record, baseline: Record) -> bool:
+    """Whether the model itself asks for other types on the way."""
+    return record.path.source.get("Cast", 0) > baseline.path.source.get("Cast", 0)
 
 
 def context(record: Record, baseline: Record) -> list[str]:

@@ -63,8 +63,8 @@ class Host(Protocol):
     def causes(self, node: Any, comparison: Comparison) -> Sequence[Any]:
         """What hooks say about a comparison."""
 
-    def again(self, nodeid: str) -> tuple[str, ...]:
-        """Arguments that measure an item again."""
+    def again(self, nodeid: str) -> tuple[str, ...] | None:
+        """Arguments that measure an item again, to record it; None where that is not meant."""
 
     def keep(self, node: Any, entry: Entry) -> None:
         """Have an entry reported."""
@@ -212,8 +212,9 @@ class Portability:
         """The flow, with what only the project knows; what cannot be used is an error's text."""
         try:
             self._host.claims.claim(ask.key(self._item), self._node.nodeid)
-            with device_lock.held(self._item.target, self._host.progress):
-                result = self._host.pipeline.check(self._item, ask)
+            item, waiting = self._item, self._host.progress
+            with device_lock.held(item.target, waiting, item.runtime.name) as device:
+                result = self._host.pipeline.check(replace(item, target=device), ask)
             if verdicts.POLICY[result.comparison.verdict].item in {"pass", "skip"}:
                 return result
         except PortabilityError as exc:

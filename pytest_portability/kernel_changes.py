@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from pytest_portability.kernels import Kernel, KernelPath, KernelUse
+from pytest_portability.kernels import Kernel, KernelPath, KernelUse, onnx_role
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,6 +251,10 @@ def _fusions(
     if BRANCHING & {*dict(path.source), *dict(other.source)}:
         apart = Counter()  # nodes of a branch that was not taken were not fused either
     absorbed = _take_parts(parts, apart, 1, roles=("compute",))
+    was = _unfused_by(apart, path, other) if lost else ""
+    if was:  # what the graph says instead runs by itself
+        new = {*other.source} - {*path.source}
+        absorbed = (*absorbed, *parts.take_all(k for k in parts.of("compute") if k.op in new))
     fused = whole.take_all(k for k in whole.of("compute") if absorbed and _is_fused(k, path))
     if not absorbed and _became_several(whole, parts, path):
         fused = whole.take_all(whole.of("compute"))
@@ -261,7 +265,13 @@ def _fusions(
         found = [(found[0][0], _merged((*found[0][1], *absorbed)))]
     elif fused or absorbed:
         found.append((fused, absorbed))
-    return [_fusion(whole_part, into, lost=lost) for whole_part, into in found]
+    return [_fusion(whole_part, into, lost=lost, was=was) for whole_part, into in found]
+
+
+def _unfused_by(apart: Counter[str], path: KernelPath, other: KernelPath) -> str:
+    """Computing operations that ``path`` fused and the graph of ``other`` says in another way."""
+    gone = (op for op in sorted(apart) if op not in other.source and onnx_role(op) == "compute")
+    return ", ".join(f"{op} ×{apart[op]}" for op in gone)
 
 
 def _merged(uses: Iterable[KernelUse]) -> tuple[KernelUse, ...]:
@@ -301,7 +311,9 @@ def _take_parts(
     return tuple(found)
 
 
-def _fusion(fused: tuple[KernelUse, ...], parts: tuple[KernelUse, ...], *, lost: bool) -> Change:
+def _fusion(
+    fused: tuple[KernelUse, ...], parts: tuple[KernelUse, ...], *, lost: bool, was: str = ""
+) -> Change:
     whole, text = label(fused), label(parts)
     if lost:
         if besides := _besides(fused, parts):
@@ -309,7 +321,8 @@ def _fusion(fused: tuple[KernelUse, ...], parts: tuple[KernelUse, ...], *, lost:
         elif fused:
             summary = f"{whole} no longer fused: now {text}"
         else:
-            summary = f"{text} no longer fused or folded into other kernels"
+            now = f": now {text}" if was else ""
+            summary = f"{was or text} no longer fused or folded into other kernels{now}"
         return Change(kind="fusion lost", summary=summary, before=fused, after=parts)
     if besides := _besides(fused, parts):
         summary = f"{besides} now folded into {whole}"

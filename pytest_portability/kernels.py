@@ -60,6 +60,26 @@ class KernelPath:
     caveats: tuple[str, ...] = ()
 
 
+_ONNX_MOVES = frozenset(
+    {
+        *("MemcpyToHost", "MemcpyFromHost", "ReorderInput", "ReorderOutput", "Cast"),
+        *("QuantizeLinear", "DequantizeLinear"),
+    }
+)
+_ONNX_LAYOUT = frozenset(
+    {
+        *("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Concat", "Slice", "Split"),
+        *("Gather", "Shape", "Size", "Expand", "Tile", "Identity", "Pad", "Constant"),
+        "ConstantOfShape",
+    }
+)
+
+
+def onnx_role(op: str) -> str:
+    """``move``, ``layout`` or ``compute`` of an op type of ONNX or ONNX Runtime."""
+    return "move" if op in _ONNX_MOVES else "layout" if op in _ONNX_LAYOUT else "compute"
+
+
 _CONTRACTION = re.compile(
     r"conv|gemm|matmul|mm\b|linear|attention|attn|lstm|gru|rnn|einsum|innerproduct|fullyconnected",
     re.IGNORECASE,

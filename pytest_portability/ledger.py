@@ -180,22 +180,30 @@ class Ledger:
                 self._claims.forget(entry.who)
         self._report.forget(nodeid, worker)
 
-    def take(self, entry: Entry) -> str:
+    def take(self, entry: Entry, held: Path | None = None) -> str:
         """Add an entry to the report.
+
+        Args:
+            entry: what an item measured.
+            held: the records here, where it was held against those of another machine.
 
         Returns:
             Why its item fails after all, empty if it does not: another item or worker delivered
-            the same key, or the record could not be written.
+            the same key, the other machine has another record, or it could not be written.
         """
         problem = ""
         try:
             if entry.comparison.record is not None:
                 self._claims.claim(entry.key, entry.who)
+                if held is not None:
+                    _refuse_other_record(held, entry)
             if self._updates is not None and not entry.update:
                 entry = self._updates.apply(entry)
         except UsageError as exc:
             problem = str(exc)
-            entry = replace(entry, comparison=compare.error(problem), update="refused: claimed")
+            entry = replace(
+                entry, comparison=compare.error(problem), update="refused: see its reason"
+            )
         except RecordError as exc:
             problem = f"the record was not written: {exc}"
             entry = replace(entry, update=f"failed: {exc}")
@@ -205,6 +213,31 @@ class Ledger:
             entry = replace(entry, update=f"failed: {text}")
         self._report.entries.append(replace(entry, outcome="fail") if problem else entry)
         return problem
+
+
+def _refuse_other_record(directory: Path, entry: Entry) -> None:
+    """Insist that another machine held an item against the record that is here.
+
+    Raises:
+        UsageError: it had another one, or none; both are told.
+        RecordError: the record here cannot be read.
+    """
+    key, there = entry.key, entry.comparison.baseline
+    path = records.path_of(directory, key.model, key.target)
+    here = records.read(path).get(key) if path.exists() else None
+    if repr(there) != repr(here):  # a figure may be NaN, which is not equal to itself
+        msg = (
+            f"{entry.who} was held against another record than the one here (there: "
+            f"{_told(there)}; here: {_told(here)}): bring the checkout there up to date, records "
+            "included, and run it again"
+        )
+        raise UsageError(msg)
+
+
+def _told(record: Record | None) -> str:
+    if record is None:
+        return "none"
+    return f"{record.figures.throughput:.5g} {record.figures.unit}/s of {record.measured}"
 
 
 def asked(node: Any) -> Item | Absentee | None:
@@ -217,6 +250,13 @@ def unparametrized(nodeid: str, model: str) -> Entry:
     """The entry of an item that asked for the fixture where pytest cannot parametrize it."""
     nowhere = Absentee(id="", reason=UNPARAMETRIZED, target="-")
     return unmeasured(nodeid, model, nowhere, UNPARAMETRIZED, skipped=False)
+
+
+def crashed(nodeid: str) -> Entry:
+    """The entry of an item whose worker crashed before it said what the item is."""
+    model = nodeid.rpartition("::")[2].partition("[")[0].removeprefix("test_")
+    unknown = Absentee(id="", reason=CRASHED, target="-")
+    return unmeasured(nodeid, model, unknown, CRASHED, skipped=False)
 
 
 def unmeasured(

@@ -184,6 +184,16 @@ def graphs(proto: Any) -> Iterator[Any]:
                 pending += [attribute.g] if attribute.HasField("g") else list(attribute.graphs)
 
 
+def op_by_name(proto: Any) -> dict[str, str]:
+    """Op type by the names that runtimes give a node: its own, or one of its outputs'."""
+    return {
+        name: node.op_type
+        for node in proto.graph.node
+        for name in (node.name, *node.output)
+        if name and node.op_type != "Constant"
+    }
+
+
 def op_types(proto: Any) -> dict[str, int]:
     """Op type → number of nodes, subgraphs included, ``Constant`` left out; sorted by name."""
     counts = Counter(node.op_type for graph in graphs(proto) for node in graph.node)

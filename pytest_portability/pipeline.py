@@ -31,6 +31,7 @@ from pytest_portability.errors import (
 )
 from pytest_portability.models import Arrays
 from pytest_portability.outputs import Differences, error_rel
+from pytest_portability.recent import Recent, delete
 from pytest_portability.records import Key, Record
 from pytest_portability.runtimes import Runtime
 from pytest_portability.samples import Measurement, Sampling
@@ -50,6 +51,9 @@ DEFAULT_OPSET = 20
 
 NATIVE = {"onnx": ["onnxruntime.*"], "torch": ["torch", "torch.compile"]}
 """Kind of model → patterns of the runtimes that build it without conversion."""
+
+MOST_KEPT = 16
+"""Models at a batch size, and conversions, that are kept for the next items of a run."""
 
 REPEATS = 2
 RECORDING_REPEATS = 4
@@ -226,8 +230,10 @@ class Pipeline:
         self._recording = recording
         self._commit = commit
         self._progress = progress
-        self._subjects: dict[tuple[object, ...], Subject] = {}
-        self._prepared: dict[tuple[object, ...], tuple[Path, Mapping[str, str]]] = {}
+        self._subjects: Recent[tuple[object, ...], Subject] = Recent(MOST_KEPT)
+        self._prepared: Recent[tuple[object, ...], tuple[Path, Mapping[str, str]]]
+        self._prepared = Recent(MOST_KEPT, lambda made: delete(made[0]))
+        self._kept: Recent[Path, Path] = Recent(2 * MOST_KEPT, delete)
 
     def check(self, item: Item, ask: Ask) -> Result:
         """The flow for one item. What goes wrong on the way is its verdict, not an exception.
@@ -362,7 +368,7 @@ class Pipeline:
         at = (built.source, built.batch, precision, opset)
         if at not in self._prepared:
             self._progress(f"{ask.name}: converting the model for {item.runtime.name}")
-            out = self._servers.directory / f"converted-{len(self._prepared)}.onnx"
+            out = self._servers.directory / f"converted-{abs(hash(at))}.onnx"
             args = (built.source, built.subject.inputs, precision, out, opset)
             try:
                 facts = self._call(item, ask, worker.prepare, *args)
@@ -438,7 +444,8 @@ class Pipeline:
             self._servers.keep(part, ask.by_value)
             for part in (ask.model, (ask.inputs, ask.reference))
         )
-        return Source(model=model, inputs=inputs, name=ask.name, written=_written(ask.model))
+        self._kept[model], self._kept[inputs] = model, inputs
+        return Source(model=model, inputs=inputs, name=ask.name, written=subject.written(ask.model))
 
     def _goes_on(self, ask: Ask, comparison: Comparison, outcomes: Sequence[Outcome]) -> bool:
         """Whether another repeat is worth its time."""
@@ -452,15 +459,6 @@ class Pipeline:
         if done < min(least, ask.repeats):
             return True
         return done < ask.repeats and compare.undecided(comparison)
-
-
-def _written(model: Any) -> tuple[int, int]:
-    """When a model's file was written, in ns, and its size; zeros where it is not a file."""
-    try:
-        found = Path(model).stat()
-    except (TypeError, ValueError, OSError):  # what is wrong with a path is said by who reads it
-        return 0, 0
-    return found.st_mtime_ns, found.st_size
 
 
 def _preload(runtime: Runtime) -> tuple[str, ...]:

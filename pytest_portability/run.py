@@ -5,12 +5,9 @@ Knows nothing of pytest: what hooks answered comes in as plain values.
 
 from __future__ import annotations
 
-import os
 import platform
 import re
-import shlex
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -275,30 +272,6 @@ def against(baselines: Path, given: Setting[str], updates: object) -> Version | 
     return Sources(baselines).version(given.value)
 
 
-def other_environment(python: str) -> str:
-    """Why an interpreter given to xdist would not measure what is installed for it.
-
-    Args:
-        python: a command, as in ``popen//python=…``.
-
-    Returns:
-        Empty if it is of this environment.
-    """
-    command = [*shlex.split(python, posix=os.name != "nt"), "-c", "import sys; print(sys.prefix)"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""  # xdist will say that it cannot be started
-    prefix = done.stdout.strip()
-    if done.returncode or os.path.realpath(prefix) == os.path.realpath(sys.prefix):
-        return ""
-    return (
-        f"--tx popen//python={python} is of another environment ({prefix}), and xdist gives its "
-        "workers the paths of this one: this one's runtimes would be measured again. Record here "
-        "with --update-baselines, and run pytest there with --portability-against=DIR"
-    )
-
-
 def session(commit: str, pytest_version: str) -> dict[str, str]:
     """Facts of the run for the report; nothing that tells whose machine it is."""
     return {
@@ -320,6 +293,9 @@ def options_for(
     """
     families = {*runtimes.BUILT_IN, *(runtime.family for runtime in registered)}
     for name, values in options.items():
+        if not isinstance(name, str):
+            msg = f"options= has the key {name!r}; expected the name of a runtime or family"
+            raise UsageError(msg)
         if name not in families:
             try:
                 runtimes.load(name, registered)

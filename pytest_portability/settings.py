@@ -70,7 +70,7 @@ class Declared:
 def _parts(value: Any, what: str) -> Sequence[Any]:
     """The entries of a list, or of a text that separates them by commas or spaces."""
     parts = value.replace(",", " ").split() if isinstance(value, str) else value
-    if not isinstance(parts, Sequence) or not parts:
+    if not isinstance(parts, Sequence) or isinstance(parts, bytes) or not parts:
         msg = f"expected {what}, as a list or separated by commas"
         raise ValueError(msg)
     return parts
@@ -96,7 +96,7 @@ def _text(value: Any) -> str:
 
 
 def _directory(value: Any) -> str:
-    if not str(value).strip():
+    if not str(value).strip() or "\0" in str(value):
         msg = "expected a directory"
         raise ValueError(msg)
     return str(value)
@@ -122,17 +122,17 @@ def _precisions(value: Any) -> tuple[str, ...]:
 
 
 def _batches(value: Any) -> tuple[int, ...]:
-    whole = _whole(1, None, "a batch size is a whole number from 1 on")
+    whole = _whole(1, 2**63 - 1, "a batch size is a whole number from 1 on")
     return tuple(dict.fromkeys(whole(part) for part in _parts(value, "batch sizes")))
 
 
-def _whole(low: int, high: int | None, expected: str) -> Callable[[Any], int]:
+def _whole(low: int, high: int, expected: str) -> Callable[[Any], int]:
     def parse(value: Any) -> int:
         try:
             number = int(value) if isinstance(value, str) else index(value)
         except (ValueError, TypeError):
             number = low - 1
-        if isinstance(value, bool) or number < low or (high is not None and number > high):
+        if isinstance(value, bool) or not low <= number <= high:
             msg = f"{expected}, found {value!r}"
             raise ValueError(msg)
         return number
@@ -144,7 +144,7 @@ def _number(low: float, high: float, unit: str) -> Callable[[Any], float]:
     def parse(value: Any) -> float:
         try:
             number = math.nan if isinstance(value, bool) else float(value)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError):
             number = math.nan
         if not low < number <= high:
             msg = f"expected {unit} above {low:g} and at most {high:g}, found {value!r}"
@@ -200,7 +200,7 @@ def _reports(value: Any) -> tuple[tuple[str, str], ...]:
     reports = []
     for entry in [value] if isinstance(value, str) else value:
         kind, _, path = entry.partition(":")
-        if not path or kind not in REPORT_KINDS:
+        if not path or "\0" in path or kind not in REPORT_KINDS:
             msg = f"expected KIND:PATH with KIND one of {', '.join(REPORT_KINDS)}, found {entry!r}"
             raise ValueError(msg)
         reports.append((kind, path))

@@ -287,6 +287,15 @@ def _run(runtime: str, model: Model, inputs: Arrays, options: Mapping[str, Any])
         return build.predict(inputs)
 
 
+def written(model: Any) -> tuple[int, int]:
+    """When a model's file was written, in ns, and its size; zeros where it is not a file."""
+    try:
+        found = Path(model).stat()
+    except (TypeError, ValueError, OSError):  # what is wrong with a path is said by who reads it
+        return 0, 0
+    return found.st_mtime_ns, found.st_size
+
+
 def unpickle(path: Path) -> Any:
     """Read what the parent pickled.
 

@@ -68,6 +68,7 @@ class Target:
         handles: runtime name → that library's handle of the first such device.
         facts: of the libraries that see it, and ``driver``.
         address: ``uuid`` and ``pci`` of the first such device, as far as known.
+        twins: the other such devices, each as a target of its own.
     """
 
     vendor: str
@@ -80,6 +81,7 @@ class Target:
     handles: Mapping[str, str] = field(default_factory=dict)
     facts: Mapping[str, str] = field(default_factory=dict)
     address: Mapping[str, str] = field(default_factory=dict)
+    twins: tuple[Target, ...] = ()
 
     @property
     def id(self) -> str:
@@ -334,7 +336,7 @@ def _join(group: Sequence[Device], order: Sequence[Device]) -> Target:
         facts = {**view.facts, **facts}
         if _one_card(view, best):
             address = {**view.address, **address}
-    for view in views:
+    for view in sorted(views, key=lambda view: not _one_card(view, best)):
         handles = {**dict.fromkeys(view.runtimes, view.handle), **handles}
     return Target(
         vendor=best.vendor,
@@ -347,7 +349,28 @@ def _join(group: Sequence[Device], order: Sequence[Device]) -> Target:
         handles=dict(sorted(handles.items())),
         facts=dict(sorted(facts.items())),
         address=dict(sorted(address.items())),
+        twins=_twins(best, views, order),
     )
+
+
+def _twins(best: Device, views: Sequence[Device], order: Sequence[Device]) -> tuple[Target, ...]:
+    """Devices of one identity beside the first: identical cards in one machine."""
+    cards: list[list[Device]] = [[best]]
+    for view in () if best.vendor == "cpu" else views:
+        known = (card for card in cards if any(_one_card(view, other) for other in card))
+        card = next(known, None)
+        if card is not None:
+            card.append(view)
+        elif all(any(_apart(view, other) for other in card) for card in cards):
+            cards.append([view])
+    return tuple(_join(card, order) for card in cards[1:])
+
+
+def _apart(one: Device, two: Device) -> bool:
+    """Whether two views are of two cards for certain: each library numbers cards in its order."""
+    if _equal_addresses(one, two) is not None:
+        return not _equal_addresses(one, two)
+    return one.index != two.index and bool({*one.runtimes} & {*two.runtimes})
 
 
 def _main_memory_bytes() -> int | None:

@@ -21,6 +21,7 @@ ORDER = (
     "errors",
     "verdicts",
     "settings",
+    "recent",
     "answers",
     "children",
     "servers",
@@ -73,7 +74,10 @@ settings, so what brings NumPy is imported where a value that needs it is parsed
 HEAVY = {"torch", "onnx", "onnxruntime", "onnxruntime_ep_openvino", "openvino", "onnxscript"}
 """Packages that take a second or are not installed everywhere: never at the top of a module."""
 
-LIGHT = ("", "errors", "settings", "hookspec", "plugin", "plugin.flag", "plugin.measuring")
+LIGHT = (
+    *("", "errors", "settings", "hookspec"),
+    *("plugin", "plugin.flag", "plugin.fleet", "plugin.measuring"),
+)
 """Modules that every pytest run may load, and that must not bring NumPy."""
 
 BANNED = {"utils", "util", "common", "base", "helpers", "misc", "core", "tools"}

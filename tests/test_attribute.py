@@ -464,6 +464,33 @@ def test_other_constants_in_a_quantised_graph_are_quantization() -> None:
     assert found[0].kind == "quantization"
 
 
+def test_other_constants_that_are_slower_are_quantization() -> None:
+    some = path(use("QLinearMatMul", 4, 1.0), source={"QLinearMatMul": 4})
+    check = slower(2.0, path=some, model=replace(MODEL, graph="g2"))
+    (cause,) = causes(check, record(path=some))
+    assert cause.kind == "quantization"
+    assert cause.evidence == (
+        "the one kernel that runs either way: QLinearMatMul ×4 took 2 × as long",
+    )
+
+
+def test_casts_that_the_model_itself_has_are_precision() -> None:
+    before = path(use("Gemm", 4), source={"MatMul": 4, "Add": 4})
+    after = path(use("MatMul", 4), source={"MatMul": 4, "Add": 4, "Cast": 8})
+    check = record(path=after, model=replace(MODEL, graph="g2"))
+    (cause,) = causes(check, record(path=before), parity=Said(failures=("output 'y' differs",)))
+    assert (cause.kind, cause.summary) == ("precision", "the graph changed: Cast ×0 → ×8")
+
+
+def test_casts_that_the_model_itself_has_are_precision_although_products_are_not_in_it() -> None:
+    moves = [use("Cast", 1, 0.2, role="move"), use("ReorderInput", 3, 0.2, role="move")]
+    before = path(use("Conv", 9, 1.0, precision="fp32"), source={"Conv": 9})
+    for cast, kind in (({}, "layout"), ({"Cast": 2}, "precision")):
+        after = path(use("Conv", 9, 0.6, precision="fp32"), *moves, source={"Conv": 9, **cast})
+        (cause,) = causes(slower(1 / 0.6, path=after), record(path=before))
+        assert cause.kind == kind
+
+
 def test_an_error_of_ten_bits_with_unchanged_types_is_a_reduced_product() -> None:
     check = record(parity=replace(PARITY, error_rel=8e-4))
     (cause,) = causes(check, parity=Said(failures=("output 'y' differs by 8e-4",)))

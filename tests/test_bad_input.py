@@ -23,6 +23,7 @@ def pytest_portability_runtimes(config):
 HEAD = """
 import os
 import signal
+import subprocess
 import threading
 
 pytestmark = pytest.mark.portability(
@@ -158,12 +159,24 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
 
 VERDICTS = {"reference of another shape": "parity"}
 
+HARMLESS = {
+    "floods its output": "os.write(1, b'x' * 10**7)",
+    "leaves a thread": "threading.Thread(target=threading.Event().wait).start()",
+    "leaves a grandchild": "subprocess.Popen(['sleep', '1000'])",
+    "changes global state": "np.random.seed(0); os.environ.clear(); os.chdir('/')",
+}
+"""What a metric may do beside its work: its item is measured, and so is the next."""
+
 
 def test_bad_input_is_its_items_verdict(project: Project) -> None:
     """All in one run, so that each one's next item is seen to run."""
     tests = HEAD + GOOD
     for number, (call, extra, _) in enumerate(CASES.values()):
         tests += f"\n{extra}\ndef test_{number:02}(portability):\n    {call}\n"
+    for number, code in enumerate(HARMLESS.values()):
+        tests += f"\ndef odd_{number}(predict):\n    {code}\n    return 1.0\n"
+        call = f"portability.check('mlp.onnx', inputs, metric=odd_{number})"
+        tests += f"\ndef test_odd_{number}(portability):\n    {call}\n"
     tests += "\ndef test_last(portability):\n    portability.check('mlp.onnx', inputs)\n"
     project.make(
         tests,
@@ -187,8 +200,13 @@ def test_bad_input_is_its_items_verdict(project: Project) -> None:
         missing = [word for word in words if word not in item["reason"]]
         if missing:
             wrong.append(f"{name}: {missing} not in {item['reason']!r}")
+    for number, name in enumerate(HARMLESS):
+        item = found[f"odd_{number}"]
+        if item["verdict"] != "missing":
+            wrong.append(f"a metric that {name}: {item['verdict']}: {item['reason']}")
     assert not wrong, "\n".join(wrong)
-    result.assert_outcomes(passed=2, failed=len(CASES), warnings=2)
+    fine = 2 + len(HARMLESS)
+    result.assert_outcomes(passed=fine, failed=len(CASES), warnings=fine)
 
 
 def test_output_that_is_not_finite_fails_parity_with_the_user_s_own_reference(

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -71,12 +72,29 @@ def test_devices_do_not_wait_for_each_other(tmp_path: Path) -> None:
         assert nothing == []
 
 
+def test_of_identical_devices_the_first_free_one_is_taken() -> None:
+    def card(number: int, *runtimes: str) -> targets.Target:
+        handles = {name: f"{name}:{number}" for name in runtimes}
+        return replace(CPU, platform="cuda", address={"uuid": f"{number}"}, handles=handles)
+
+    first = replace(card(0, "a", "b"), twins=(card(1, "b"), card(2, "a")))
+    with held(first, pytest.fail, "a") as one, held(first, pytest.fail, "a") as two:
+        assert (one.address["uuid"], two.address["uuid"]) == ("0", "2")
+        with held(first, pytest.fail, "b") as three:
+            assert three.address["uuid"] == "1"
+    with held(first, pytest.fail, "a") as again:
+        assert again.address["uuid"] == "0"
+    strange = replace(first, handles={"a": "a:2"}, twins=(card(2, "a"),))
+    with held(strange, pytest.fail, "a") as other_than_it_seems:
+        assert other_than_it_seems.address["uuid"] == "2"
+
+
 def test_where_no_lock_can_be_it_is_measured_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     taken = tmp_path / "file"
     taken.write_text("", encoding="utf-8")
     monkeypatch.setattr(tempfile, "tempdir", str(taken))
-    with held(CPU, pytest.fail):
-        pass
+    with held(CPU, pytest.fail) as device:
+        assert device is CPU
     assert "measured without a lock on the device" in caplog.text

@@ -161,6 +161,37 @@ def test_a_lost_fusion_is_derived_from_the_source_that_was_not_executed() -> Non
     assert back.summary == "Gelu ×2, Add ×2 now fused: BiasGelu ×2"
 
 
+def test_what_the_graph_says_in_another_way_and_runs_by_itself_was_fused_before() -> None:
+    """Seen with blocked convolutions, which do not tell what they absorb."""
+    before = path(use("Conv", 5, 0.9), source={"Conv": 5, "Relu": 5, "Shape": 1})
+    after = path(
+        use("Conv", 5, 0.3),
+        *(use("Where", 5, 0.4), use("Greater", 5, 0.2), use("Add", 1, 0.1)),
+        source={"Conv": 5, "Where": 5, "Greater": 5, "Add": 1},
+    )
+    (change,) = diff(before, after)
+    assert change.kind == "fusion lost"
+    assert change.summary == (
+        "Relu ×5 no longer fused or folded into other kernels: now Where ×5, Greater ×5, Add ×1"
+    )
+    assert change.share_after == pytest.approx(0.7)
+
+
+def test_a_normalization_that_is_written_out_was_folded_with_its_activation() -> None:
+    before = path(use("Conv", 5), source={"Conv": 5, "BatchNormalization": 5, "Relu": 5})
+    parts = [use(op, 5) for op in ("Sub", "Div", "Relu")]
+    after = path(use("Conv", 5), *parts, source={"Conv": 5, "Sub": 5, "Div": 5, "Relu": 5})
+    (change,) = diff(before, after)
+    assert change.kind == "fusion lost"
+    assert change.summary.startswith("BatchNormalization ×5 no longer fused or folded")
+
+
+def test_a_constant_that_is_no_longer_computed_was_no_fusion() -> None:
+    before = path(use("Conv", 5), source={"Conv": 5, "Shape": 1, "Gather": 1})
+    after = path(use("Conv", 5), use("Where", 1), source={"Conv": 5, "Where": 1})
+    assert kinds(before, after) == ["kernel"]
+
+
 def test_known_absorbed_operations_give_one_line_for_each_fused_kernel() -> None:
     before = path(
         use("BiasGelu", 2, absorbs=("Add", "Gelu")),

@@ -21,7 +21,17 @@ from pytest_portability.report import Entry, Report
 from pytest_portability.verdicts import Verdict
 
 GOLDEN: dict[str, Any] = {
-    "top": ["schema", "session", "targets", "absent", "recorded", "unused", "problems", "items"],
+    "top": [
+        "schema",
+        "session",
+        "targets",
+        "absent",
+        "recorded",
+        "unused",
+        "across",
+        "problems",
+        "items",
+    ],
     "session": ["pytest_portability", "pytest", "python", "commit", "finished"],
     "target": ["id", "vendor", "arch", "product", "platform", "memory_bytes", "facts"],
     "item": [
@@ -40,6 +50,7 @@ GOLDEN: dict[str, Any] = {
         "throughput",
         "unit",
         "baseline_throughput",
+        "baseline_toolchain",
         "loss",
         "machine_rel",
         "latency",

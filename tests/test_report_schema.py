@@ -23,6 +23,7 @@ from pytest_portability.report import json as as_json
 from pytest_portability.samples import Window
 from pytest_portability.sensors import Sensors
 from pytest_portability.targets import Absent
+from pytest_portability.versions.delta import Delta, Pair, Row
 
 SCHEMA = json.loads(document.schema())
 
@@ -31,15 +32,18 @@ TYPES = {
     "accepted": Accepted,
     "axis": Axis,
     "cause": Cause,
+    "delta": Delta,
     "figures": Figures,
     "kernel": Kernel,
     "kernel_path": KernelPath,
     "kernel_use": KernelUse,
     "key": Key,
     "model": ModelVersion,
+    "pair": Pair,
     "parity": Parity,
     "parity_verdict": ParityVerdict,
     "record": Record,
+    "row": Row,
     "sensors": Sensors,
     "tensor": TensorSpec,
     "window": Window,

@@ -240,6 +240,33 @@ def test_a_preloaded_package_is_there_before_the_call(
     assert call(forking, loaded, "preloaded", preload=["preloaded"])
 
 
+def test_a_function_named_behind_a_module_is_called_once_before_the_calls(
+    forking: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package(
+        tmp_path,
+        "learned",
+        "import os\ndef learn():\n    os.environ['LEARNED_IN'] = str(os.getpid())",
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def learner() -> tuple[str, int]:
+        return os.environ["LEARNED_IN"], os.getppid()
+
+    for _ in range(2):
+        pid, parent = call(forking, learner, preload=["learned:learn"])
+        assert int(pid) == parent
+
+
+def test_a_function_that_is_not_there_is_reported_with_its_module(
+    forking: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package(tmp_path, "unlearned", "")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert call(forking, lambda: 1, preload=["unlearned:learn"]) == 1
+    assert "has no attribute 'learn'" in forking.unusable["unlearned:learn"]
+
+
 def test_a_package_that_is_not_installed_is_left_out(forking: Servers) -> None:
     names = ["no_such_package_here", "no_such_package_here.part", "wave"]
     assert call(forking, loaded, "wave", preload=names)

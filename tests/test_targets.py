@@ -192,6 +192,32 @@ def test_two_identical_cards_are_one_target_with_the_first_cards_handle() -> Non
     assert (found.id, found.handles, found.index) == ("nvidia-h200", {"torch": "cuda:0"}, 0)
 
 
+def test_the_other_identical_cards_are_known_by_what_reaches_them() -> None:
+    """An item takes the first that is free."""
+    pci = [{"pci": f"0000:{n}b:00.0"} for n in range(3)]
+    ort = {"runtimes": ("onnxruntime.cuda",)}
+    views = [
+        *(device(index=n, handle=f"cuda:{n}", address=pci[n]) for n in range(3)),
+        *(device(**ort, index=2 - n, handle=f"gpu:{2 - n}", address=pci[n]) for n in range(2)),
+    ]
+    (found,) = merge(views)
+    assert found.handles == {"onnxruntime.cuda": "gpu:2", "torch": "cuda:0"}
+    assert [t.handles for t in found.twins] == [
+        {"onnxruntime.cuda": "gpu:1", "torch": "cuda:1"},
+        {"torch": "cuda:2"},
+    ]
+    assert {t.id for t in found.twins} == {found.id}
+    assert [t.address for t in found.twins] == pci[1:]
+
+
+def test_a_view_that_may_be_the_same_card_is_no_twin() -> None:
+    """Libraries number cards in their own orders: measuring one card twice at once helps nobody."""
+    views = [device(), device(runtimes=("openvino",), index=1, handle="GPU.1")]
+    (found,) = merge(views)
+    assert found.twins == ()
+    assert merge([targets.cpu_device(runtimes=(n,), handle="x") for n in "ab"])[0].twins == ()
+
+
 def test_a_device_that_two_libraries_name_alike_is_one_target() -> None:
     """Identity is enough; facts come together."""
     other = device(

@@ -359,6 +359,31 @@ def test_a_run_killed_while_it_writes_leaves_a_readable_tree(project: Project) -
     assert sorted(key.model for key in project.records) == ["missing_a", "missing_b"]
 
 
+def test_an_interrupted_run_keeps_what_it_has_and_is_not_green(project: Project) -> None:
+    """What was measured is written and reported; no file is half of one."""
+    project.make(
+        """
+        import os, signal
+
+        @pytest.mark.parametrize("n", range(3))
+        def test_it(portability, n):
+            if n == 1:
+                os.kill(os.getpid(), signal.SIGINT)
+            portability.check("m.onnx", inputs, name=f"missing_{n}")
+        """
+    )
+    # A job in the background of a shell inherits that it ignores interrupts.
+    own = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    conftest = project.path / "conftest.py"
+    conftest.write_text(own + conftest.read_text(encoding="utf-8"), encoding="utf-8")
+    result = project.spawn("--update-baselines", "--portability-report=json:report.json")
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    assert [key.model for key in project.records] == ["missing_0"]
+    assert [i["update"] for i in project.json()["items"] if i["model"] == "missing_0"] == [
+        "written"
+    ]
+
+
 # --- really measured --------------------------------------------------------------------------
 
 

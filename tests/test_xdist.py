@@ -34,9 +34,11 @@ def test_workers_give_the_same_report(project: Project) -> None:
     project.make(MANY)
     alone = items(project, "-n0")
     assert len(alone) == 11
-    assert items(project, "-n2") == alone
+    for dist in ("worksteal", "loadscope", "loadfile", "loadgroup"):
+        assert items(project, "-n2", f"--dist={dist}") == alone, dist
+    assert items(project, "-n4") == alone
     workers = {item["worker"] for item in project.json()["items"]}
-    assert workers <= {"gw0", "gw1"}
+    assert workers <= {"gw0", "gw1", "gw2", "gw3"}
     assert workers
     assert project.json()["targets"][0]["id"] == project.target
 
@@ -124,6 +126,49 @@ def test_one_device_measures_one_item_at_a_time(project: Project, dist: str) -> 
     assert len({line.split()[1] for line in lines}) == 2
     for begin, end in zip(lines[::2], lines[1::2], strict=True):
         assert begin.split() == ["begin", end.split()[1]]
+
+
+TWINS = """
+import pathlib
+import time
+import scripted
+from pytest_portability import Device
+
+class Cards(FakeRuntime):
+    def devices(self):
+        cards = [Device(runtimes=("fake",), handle=f"card:{n}", vendor="acme", arch="a1",
+                        product="One 1", platform="acme", index=n) for n in range(2)]
+        return cards, []
+
+class Timed(scripted.Scripted):
+    def check(self, item, ask):
+        card = item.target.handles["fake"].replace(":", "-")
+        with open(f"{card}.txt", "a", encoding="utf-8") as file:
+            file.write(f"begin {os.getpid()}\\n")
+        end = time.monotonic() + 30  # until both cards are busy for once
+        while len(list(pathlib.Path().glob("card-*.txt"))) < 2 and time.monotonic() < end:
+            time.sleep(0.01)
+        with open(f"{card}.txt", "a", encoding="utf-8") as file:
+            file.write(f"end {os.getpid()}\\n")
+        return super().check(item, ask)
+
+def pytest_portability_runtimes(config):
+    return [Cards()]
+
+import os
+pipeline.Pipeline = Timed
+"""
+
+
+def test_two_identical_cards_share_the_work_of_one_target(project: Project) -> None:
+    """One at a time on each; the records do not tell which."""
+    project.make(MANY, conftest=TWINS)
+    project.spawn("-n2", "--update-baselines")
+    for card in ("card-0.txt", "card-1.txt"):
+        lines = (project.path / card).read_text(encoding="utf-8").splitlines()
+        for begin, end in zip(lines[::2], lines[1::2], strict=True):
+            assert begin.split() == ["begin", end.split()[1]]
+    assert {key.target for key in project.records} == {"acme-one-1"}
 
 
 def test_a_worker_of_another_environment_is_refused(project: Project) -> None:

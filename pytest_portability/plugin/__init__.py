@@ -15,7 +15,7 @@ import pytest
 
 from pytest_portability import selection, settings
 from pytest_portability.errors import PortabilityError
-from pytest_portability.plugin import flag
+from pytest_portability.plugin import flag, fleet
 from pytest_portability.plugin.measuring import RunHooks, deselected_key
 
 if TYPE_CHECKING:
@@ -65,6 +65,13 @@ def pytest_load_initial_conftests(
     return result
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Settle what xdist reads when it is configured."""
+    if config.getoption("portability") or flag.update_key in config.stash:
+        fleet.keep_going(config)
+
+
 # --- set-up ------------------------------------------------------------------------------------
 
 
@@ -96,6 +103,8 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(str(exc)) from exc
     config.stash[run_key] = hooks
     config.pluginmanager.register(hooks, "portability-run")
+    if config.getoption("dist", "no") != "no":
+        config.pluginmanager.register(hooks.fleet, "portability-fleet")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

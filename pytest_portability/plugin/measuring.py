@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
@@ -17,6 +18,7 @@ import pytest
 from pytest_portability import selection, settings
 from pytest_portability.errors import PortabilityWarning, error_text, message
 from pytest_portability.plugin import flag
+from pytest_portability.plugin.fleet import Fleet, refuse_other_version
 
 if TYPE_CHECKING:
     from pytest_portability.compare import Comparison
@@ -41,11 +43,13 @@ class RunHooks:
     """The hooks of a run that measures; one on every xdist worker, one on the controller."""
 
     def __init__(self, config: pytest.Config) -> None:
-        from pytest_portability import ledger, report, run
+        from pytest_portability import __version__, ledger, report, run
         from pytest_portability.report import terminal
 
         self._config = config
+        refuse_other_version(config, __version__)
         self._worker: str = getattr(config, "workerinput", {}).get("workerid", "")
+        self.fleet = Fleet(__version__, config.getoption("dist", "no"))
         for name in settings.DECLARED:
             self.setting(name)  # a value that is not valid ends the run before it begins
         for kind, _ in self.setting("report").value if not self._worker else ():
@@ -57,13 +61,13 @@ class RunHooks:
         self._against = run.against(self._baselines, self.setting("against"), self.updates)
         self.claims = ledger.Claims()
         self._request: pytest.FixtureRequest | None = None  # of the running item
-        self._begun: set[tuple[str, str]] = set()
         self._running: dict[
             tuple[str, str], Entry
         ] = {}  # what is said of an item whose worker crashes
         self._paths: dict[str, Path] = {}
+        self._places: dict[str, tuple[Path, int]] = {}  # of items: file, and line from 1
         self._failure: BaseException | None = None  # what a failed check of the item raised
-        self._headed = self._several = False
+        self._headed = self._several = self._told = False
         census = run.census(self._baselines)
         self.report = report.Report(recorded=census.keys, problems=[*census.unreadable])
         self._ledger = ledger.Ledger(self.report, self.updates)
@@ -209,14 +213,19 @@ class RunHooks:
         hook: Any = node.ihook.pytest_portability_causes
         return list(hook(config=self._config, comparison=comparison))
 
-    def again(self, nodeid: str) -> tuple[str, ...]:
+    def again(self, nodeid: str) -> tuple[str, ...] | None:
         """Arguments that measure this item again, from where pytest was called."""
+        if self._against is not None:
+            return None
         given = [(d, self._given(d)) for d in settings.DECLARED.values()]
         return selection.again(self._config, given, nodeid, self._paths[nodeid])
 
     def keep(self, node: pytest.Item, entry: Entry) -> None:
         """Have an entry travel with the item's next report."""
+        from pytest_portability.report import ci
+
         node.stash.setdefault(entries_key, []).append(replace(entry, worker=self._worker))
+        node.user_properties += ci.properties(entry)
 
     def benchmarked(self, entry: Entry) -> None:
         """Have pytest-benchmark show the item's first check, unless the test itself uses it."""
@@ -267,6 +276,10 @@ class RunHooks:
             vars(report).pop("wasxfail", None)
             report.outcome, report.longrepr = "failed", f"check failed and the test went on: {ours}"
         self._failure = None  # said once
+        if self._worker and not self._told:
+            # Now, as a machine may go away before it ends.
+            report.portability_here = ledger.packed(self._here)  # type: ignore[attr-defined] # as below
+            self._told = True
         if self._worker and asked is not None and call.when == "setup" and report.passed:
             lost = ledger.unmeasured(
                 item.nodeid, selection.name(item), asked, ledger.CRASHED, skipped=False
@@ -308,24 +321,36 @@ class RunHooks:
     def _take(self, report: pytest.TestReport) -> None:
         from pytest_portability import ledger
 
-        who = (report.nodeid, getattr(report, "worker_id", ""))
-        if report.when == "setup" and who in self._begun:
-            self._ledger.forget(*who)  # pytest-rerunfailures runs it once more
-        self._begun.add(who)
+        who = nodeid, worker = (report.nodeid, getattr(report, "worker_id", ""))
+        path, line, _ = report.location
+        self._places[report.nodeid] = (self.root / path, (line or 0) + 1)
+        if report.when == "setup":
+            for before in self.fleet.begins(nodeid, worker):
+                self._ledger.forget(nodeid, before)  # pytest-rerunfailures runs it once more
+        if here := ledger.unpacked(getattr(report, "portability_here", "")):
+            self.report.found(*here[:2])
         if lost := ledger.unpacked(getattr(report, "portability_lost", "")):
             self._running[who] = replace(lost, worker=who[1])
         elif report.when == "call":
             self._running.pop(who, None)
-        entries = ledger.unpacked(getattr(report, "portability_entries", "")) or []
+        # Taken off: pytest keeps every report to the end.
+        entries = ledger.unpacked(vars(report).pop("portability_entries", "")) or []
         if self.updates and report.failed and "[XPASS(strict)]" in str(report.longrepr):
             entries = [self.updates.refuse(entry) for entry in entries]
         entries = ledger.with_outcome(entries, report)
-        if problems := [text for entry in entries if (text := self._ledger.take(entry))]:
+        elsewhere = self.fleet.is_elsewhere(worker) and self._against is None
+        held = self._baselines if elsewhere else None
+        if problems := [text for entry in entries if (text := self._ledger.take(entry, held))]:
             if report.failed:
                 report.sections.append(("portability", "\n".join(problems)))
             else:
                 vars(report).pop("wasxfail", None)
                 report.outcome, report.longrepr = "failed", "\n".join(problems)
+
+    @property
+    def _here(self) -> tuple[Any, ...]:
+        """What a worker found, and whether it left tests of ours out."""
+        return self.report.targets, self.report.absents, deselected_key in self._config.stash
 
     def pytest_report_collectionfinish(self) -> str | None:
         """Say what is here, once it is known."""
@@ -335,19 +360,16 @@ class RunHooks:
         return terminal.header(self.report) if self._headed else None
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_configure_node(self, node: Any) -> None:
-        """Refuse a worker of another environment: xdist gives it the paths of this one."""
-        from pytest_portability import run
-
-        spec = node.gateway.spec
-        if spec.popen and spec.python and (wrong := run.other_environment(spec.python)):
-            raise pytest.UsageError(wrong)
-
-    @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: Any) -> None:
         """Put the item of a worker that crashed into the report: none is missing there."""
-        if lost := self._running.pop((crashitem, report.node.gateway.id), None):
-            self._ledger.take(lost)
+        from pytest_portability import ledger
+
+        worker = report.node.gateway.id
+        self.fleet.begins(crashitem, worker)
+        lost = self._running.pop((crashitem, worker), None) or ledger.crashed(crashitem)
+        # xdist may name the item before the one that ran: what came of that is here.
+        if all((e.nodeid, e.worker) != (crashitem, worker) for e in self.report.entries):
+            self._ledger.take(replace(lost, worker=worker))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
@@ -360,6 +382,7 @@ class RunHooks:
             self.report.found(*here)
             if deselected:
                 self._config.stash[deselected_key] = True
+                self.fleet.narrowed.add(node.gateway.id)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -368,18 +391,20 @@ class RunHooks:
 
         config: Any = self._config
         if self._worker:
-            found = (self.report.targets, self.report.absents, deselected_key in config.stash)
-            config.workeroutput["portability"] = ledger.packed(found)
+            config.workeroutput["portability"] = ledger.packed(self._here)
             return
         if config.getoption("collectonly"):
             return
         if self._several and (lacks := self.report.lacks(self.setting("require").value)):
             self.report.problems.append(lacks)
+        self.report.problems += self.fleet.problems
         ended = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
         stopped = session.shouldstop or session.shouldfail or not ended
         partial = stopped or deselected_key in config.stash
         self.report.whole = not partial and selection.whole(config)
         self._write_reports()
+        if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and self.report.entries:
+            session.exitstatus = pytest.ExitCode.OK  # xdist says it of its last worker alone
         if session.exitstatus == pytest.ExitCode.OK and self.report.complaints:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -401,7 +426,7 @@ class RunHooks:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the table."""
         from pytest_portability import benchmark_bridge
-        from pytest_portability.report import terminal
+        from pytest_portability.report import ci, terminal
 
         if self._config.getoption("collectonly"):
             return
@@ -414,6 +439,8 @@ class RunHooks:
             terminalreporter.write_line(line)
         for complaint in self.report.complaints:
             terminalreporter.write_line(terminal.harmless(f"portability: {complaint}"), red=True)
+        for line in ci.github(self.report, self._places, os.environ):
+            terminalreporter.write_line(line)
 
     def _benchmark_writes(self) -> bool:
         """Whether pytest-benchmark was asked to keep or to compare something."""

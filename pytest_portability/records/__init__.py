@@ -183,8 +183,11 @@ def _records(path: Path, tables: Tables) -> dict[Key, Record]:
 
 def _check_place(path: Path, model: str, target_id: str) -> None:
     """A file that was copied or renamed must not stand in for another model or target."""
-    directory = path.parent.parent
-    expected = path_of(directory, model, target_id)
+    try:
+        expected = path_of(path.parent.parent, model, target_id)
+    except RecordError as exc:
+        msg = f"{path}: {exc}"
+        raise RecordError(msg) from exc
     for what, name, differs in (
         ("model", model, expected.parent.name != path.parent.name),
         ("target", target_id, expected.name != path.name),

@@ -13,9 +13,11 @@ from pathlib import Path
 from pytest_portability.attribute import Cause
 from pytest_portability.compare import Comparison
 from pytest_portability.errors import UsageError, error_text
-from pytest_portability.records import Key
+from pytest_portability.records import Key, Record
 from pytest_portability.samples import Measurement
 from pytest_portability.targets import Absent, Target, require
+from pytest_portability.verdicts import Verdict
+from pytest_portability.versions.delta import Delta, between
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +30,8 @@ class Entry:
         measurement: raw samples, None where nothing was measured.
         update: what ``--update-baselines`` did: ``written``, ``refreshed``, ``unchanged``,
             ``refused: …`` (by the table), ``failed: …`` (by the file), or empty without it.
-        again: arguments that make pytest measure this item again.
+        again: arguments that make pytest measure this item again; None where it was not held
+            against the baselines, so that nothing is to be recorded.
         outcome: what the verdict did to the test, one of ``document.OUTCOMES``.
     """
 
@@ -39,7 +42,7 @@ class Entry:
     measurement: Measurement | None = None
     worker: str = ""
     update: str = ""
-    again: tuple[str, ...] = ()
+    again: tuple[str, ...] | None = ()
     outcome: str = "pass"
 
     @property
@@ -103,6 +106,21 @@ class Report:
     def measured(self) -> int:
         """How many items were really measured."""
         return sum(e.measurement is not None for e in self.entries)
+
+    @property
+    def across(self) -> list[Delta]:
+        """Each target that was measured, held against the first one of this run by raw figures.
+
+        The first is that of the first worker, so that the order of ``--tx`` chooses it.
+        """
+        found: dict[str, dict[Key, Record]] = {}
+        for entry in sorted(self.entries, key=lambda e: (len(e.worker), e.worker)):
+            record = entry.comparison.record
+            if record is not None and entry.comparison.verdict is not Verdict.UNFIT:
+                found.setdefault(entry.key.target, {})[entry.key] = record
+        first, *others = found or ("",)
+        deltas = (between(found[first], found[o], (first, o)) for o in others)
+        return [delta for delta in deltas if delta.rows]
 
     @property
     def missing_targets(self) -> dict[str, int]:

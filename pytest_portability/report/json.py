@@ -48,6 +48,7 @@ def _report(report: Report) -> dict[str, Any]:
         "absent": report.absents,
         "recorded": Counter(key.target for key in report.recorded),
         "unused": [{"model": k.model, "target": k.target, "row": k.row} for k in report.unused],
+        "across": report.across,
         "problems": report.complaints,
         "items": [_item(e) for e in report.entries],
     }
@@ -73,6 +74,7 @@ def _item(entry: Entry) -> dict[str, Any]:
         "throughput": figures.throughput if figures else None,
         "unit": figures.unit if figures else None,
         "baseline_throughput": baseline.figures.throughput if baseline else None,
+        "baseline_toolchain": baseline.toolchain if baseline else None,
         "loss": _loss(entry),
         "machine_rel": comparison.machine_rel,
         "latency": {
@@ -90,7 +92,7 @@ def _item(entry: Entry) -> dict[str, Any]:
         "causes": entry.causes,
         "warnings": comparison.warnings,
         "update": entry.update,
-        "again": entry.again or (entry.nodeid,),
+        "again": [] if entry.again is None else entry.again or (entry.nodeid,),
         "writes": {
             name: compare.writes(comparison, accepted=accepted)
             for name, accepted in (("plain", False), ("accepted", True))

@@ -26,6 +26,7 @@ DONE = {"written", "refreshed", "unchanged"}
 
 MOST_CAUSES = 5
 MOST_UNUSED = 10
+MOST_ACROSS = 20
 MACHINE_NOTE_REL = 0.05
 """How far a machine may be from its records, by the yardstick, before a line says so."""
 
@@ -64,7 +65,9 @@ def lines(report: Report) -> list[str]:
     for row, entry in zip(rows, entries, strict=True):
         out.append(_line(row, widths, right))
         out.extend(_below(entry))
+    out.extend(_across(report))
     out.extend(_machines(report))
+    out.extend(_toolchains(report))
     out.extend(_unused(report))
     out.append(_summary(report))
     return [harmless(line) for line in out]
@@ -194,6 +197,8 @@ def harmless(line: str) -> str:
 
 def _advice(entry: Entry) -> list[str]:
     """The command that records what was measured, if anything does."""
+    if entry.again is None:
+        return []
     plain, accepted = (compare.writes(entry.comparison, accepted=given) for given in (False, True))
     what, told = recording(entry.again or (entry.nodeid,), plain=plain, accepted=accepted)
     return [f"{what}: {told}"] if told else []
@@ -234,6 +239,21 @@ def cause_line(cause: Cause, comparison: Comparison) -> str:
     return f"{share}{cause.kind}: {cause.summary}{lost_time(comparison, cause)}"
 
 
+def _across(report: Report) -> Iterator[str]:
+    """What one target gives beside another, where a run has several: figures, outputs, causes."""
+    for delta in report.across:
+        yield f"{delta.new} beside {delta.old}, by raw figures:"
+        for row in delta.rows[:MOST_ACROSS]:
+            pair, now = row.throughput, f"{row.throughput.new:.4g} {row.unit}/s"
+            change = "" if pair.rel is None else f", {pair.rel * 100:+.1f} %"
+            other = "" if row.old.runtime == row.key.runtime else f" (there {row.old.runtime})"
+            yield f"        {row.key.model} {row.key.row}{other}: {now}{change}; {row.parity}"
+            for cause in row.causes[:1] if row.failed else ():
+                yield f"            {cause.kind}: {cause.summary}"
+        if len(delta.rows) > MOST_ACROSS:
+            yield f"        and {len(delta.rows) - MOST_ACROSS} more in the JSON report"
+
+
 def _machines(report: Report) -> Iterator[str]:
     """Say a machine's own slowness once per target; it is never charged to a build."""
     slower: dict[str, list[float]] = {}
@@ -248,6 +268,21 @@ def _machines(report: Report) -> Iterator[str]:
                 f"{target}: by its yardstick the machine is {abs(typical) * 100:.0f} % {word} "
                 "than when the records were made; builds are judged relative to it"
             )
+
+
+def _toolchains(report: Report) -> Iterator[str]:
+    """Say once per target which versions differ: where all is well no cause names them."""
+    changed: dict[str, dict[str, None]] = {}
+    for entry in report.entries:
+        now, then = entry.comparison.record, entry.comparison.baseline
+        if now is None or then is None or now.key.target != then.key.target:
+            continue
+        for name in sorted({*now.toolchain, *then.toolchain}):
+            before, after = (side.toolchain.get(name) or "none" for side in (then, now))
+            if before != after:
+                changed.setdefault(now.key.target, {})[f"{name} {before} → {after}"] = None
+    for target, found in sorted(changed.items()):
+        yield f"{target}: other versions than when the records were made: {', '.join(found)}"
 
 
 def _unused(report: Report) -> Iterator[str]:

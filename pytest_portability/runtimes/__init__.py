@@ -102,7 +102,8 @@ class Runtime(Protocol):
     Attributes:
         name: unique, such as ``onnxruntime.cpu``.
         family: selection marker, such as ``onnxruntime``.
-        packages: import names worth preloading before a child is forked.
+        packages: import names worth preloading before a child is forked, or ``module:function``
+            for what a library finds out once per process.
         kinds: model kinds it builds without conversion, ``("onnx",)`` or ``("torch",)``.
         converted: precisions it reaches only with an ONNX file already converted to them.
         environment: variables its server needs before the packages load, such as

@@ -27,13 +27,13 @@ from pytest_portability.errors import (
 )
 from pytest_portability.kernels import KernelPath, KernelUse
 from pytest_portability.models import Arrays, Model
-from pytest_portability.runtimes import Observed, Request, tf32
+from pytest_portability.runtimes import Observed, Request, tensorrt_layers, tf32
 from pytest_portability.runtimes import onnxruntime_library as library
 from pytest_portability.runtimes import onnxruntime_profile as profile
 from pytest_portability.runtimes import onnxruntime_providers as providers
 from pytest_portability.runtimes.host_arrays import contiguous
 from pytest_portability.runtimes.onnxruntime_library import LIBRARY
-from pytest_portability.runtimes.onnxruntime_options import Settings, in_force
+from pytest_portability.runtimes.onnxruntime_options import Settings, caching, in_force
 from pytest_portability.runtimes.onnxruntime_session import (
     Choice,
     check_precision,
@@ -247,21 +247,30 @@ class OnnxRuntime:
             tempfile.TemporaryDirectory(prefix="portability-") as folder,
             _translated(self.name, "trace the model"),
         ):
+            request, chosen, engines = _inspectable(choice, request, chosen, Path(folder))
             session, saved = _profiled(ort, choice, request, chosen, Path(folder))
             feeds = {name: contiguous(array) for name, array in inputs.items()}
             for _ in range(runs + 1):
                 session.run(None, feeds)
             events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
             absorbs = _absorbs(request.model, saved)
+            told = _layers(engines)
         trusted = [provider.ep for provider in providers.TABLE if provider.synchronous]
         compiling = [provider.ep for provider in providers.TABLE if provider.compiles]
         found = profile.read(events, trusted, absorbs, compiling)
         self.arena_peak_bytes = found.arena_peak_bytes
+        found_uses, caveats = found.uses, found.caveats
+        if isinstance(told, str):
+            caveats = (*caveats, f"TensorRT's engines are shown as one node each: {told}")
+        elif told:
+            named = tensorrt_layers.uses(told, onnx_graph.op_by_name(request.model.value))
+            others = (u for u in found.uses if u.kernel.provider != tensorrt_layers.PROVIDER)
+            found_uses = (*others, *named)
         return KernelPath(
             runtime=self.name,
-            uses=tuple(_in_tf32(use, request, chosen) for use in found.uses),
+            uses=tuple(_in_tf32(use, request, chosen) for use in found_uses),
             source=onnx_graph.op_types(request.model.value),
-            caveats=found.caveats,
+            caveats=caveats,
         )
 
     def _prepare(self, request: Request) -> tuple[Any, Choice, Settings]:
@@ -375,6 +384,29 @@ def _profiled(
             if target is None or "compiled nodes" not in str(exc):
                 raise
     raise AssertionError
+
+
+def _inspectable(
+    choice: Choice, request: Request, chosen: Settings, folder: Path
+) -> tuple[Request, Settings, Path | None]:
+    """The request with which TensorRT leaves engines that tell their layers, and where they are."""
+    if choice.provider.short != "tensorrt":
+        return request, chosen, None
+    engines = folder / "engines"
+    engines.mkdir()
+    timings = caching(choice.provider, request, chosen).get("trt_timing_cache_path", "")
+    wanted = {**chosen.provider, **tensorrt_layers.settings(engines, timings)}
+    return replace(request, cache_dir=""), replace(chosen, provider=wanted), engines
+
+
+def _layers(engines: Path | None) -> list[Mapping[str, Any]] | str:
+    """Layers of the engines, or why they are not told; none of other providers."""
+    if engines is None:
+        return []
+    try:
+        return tensorrt_layers.read(engines)
+    except Exception as exc:  # noqa: BLE001 - a device's library raises anything; all is a reason
+        return str(exc)
 
 
 def _bytes(model: Model) -> int:

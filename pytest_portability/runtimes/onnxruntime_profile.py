@@ -11,18 +11,9 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from pytest_portability.kernels import Kernel, KernelUse
+from pytest_portability.kernels import Kernel, KernelUse, onnx_role
 from pytest_portability.runtimes import openvino_layers
 
-_MOVE = {
-    *("MemcpyToHost", "MemcpyFromHost", "ReorderInput", "ReorderOutput", "Cast"),
-    *("QuantizeLinear", "DequantizeLinear"),
-}
-_LAYOUT = {
-    *("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Concat", "Slice", "Split"),
-    *("Gather", "Shape", "Size", "Expand", "Tile", "Identity", "Pad", "Constant"),
-    "ConstantOfShape",
-}
 _CONTROL = {"If", "Loop", "Scan"}
 """Their time is the time of the nodes in their bodies, which are recorded themselves."""
 
@@ -38,11 +29,6 @@ _DTYPES = {
     "int8": "int8",
     "uint8": "int8",
 }
-
-
-def role(op: str) -> str:
-    """``move``, ``layout`` or ``compute`` of an op type."""
-    return "move" if op in _MOVE else "layout" if op in _LAYOUT else "compute"
 
 
 def normal(op: str) -> str:
@@ -187,7 +173,7 @@ def _sub_kernel(event: Mapping[str, Any]) -> Kernel | None:
     return Kernel(
         provider=args.get("ep", ""),
         op=normal(op),
-        role=openvino_layers.role(layer) if layer else role(op),
+        role=openvino_layers.role(layer) if layer else onnx_role(op),
         precision=openvino_layers.precision_in(implementation),
         implementation=implementation,
     )
@@ -203,11 +189,11 @@ def _node_kernel(
     # A compiled subgraph takes and leaves tensors of the model's type, whatever it computes in; one
     # of a provider that runs single nodes too (DmlFusedNode_0_41) is known by its number.
     compiled = args.get("provider") in compiling or normal(op) != op
-    opaque = compiled and role(op) == "compute"
+    opaque = compiled and onnx_role(op) == "compute"
     return Kernel(
         provider=args.get("provider", ""),
         op=normal(op),
-        role=role(op),
+        role=onnx_role(op),
         precision="" if opaque else _precision(op, args),
         implementation=_layout(args.get("provider", ""), op, name),
         absorbs=absorbs.get((op, name), absorbs.get((op, ""), ())),
@@ -224,7 +210,7 @@ def _layout(provider: str, op: str, name: str) -> str:
 def _precision(op: str, args: Mapping[str, Any]) -> str:
     read_types = [t for shape in args.get("input_type_shape", []) for t in shape]
     made = [t for shape in args.get("output_type_shape", []) for t in shape]
-    if role(op) == "compute" and {"int8", "uint8"} & set(read_types):
+    if onnx_role(op) == "compute" and {"int8", "uint8"} & set(read_types):
         return "int8"  # integer products leave int32 or, rescaled, float behind
     return next((_DTYPES[t] for t in made if t in _DTYPES), "")
 
@@ -271,12 +257,12 @@ class _Walker:
         self._alive = {name for node in graph.node for name in node.output}
         self._alive |= {value.name for value in graph.input}
         self._alive |= {tensor.name for tensor in graph.initializer}
-        compute = [node for node in graph.node if role(node.op_type) == "compute"]
+        compute = [node for node in graph.node if onnx_role(node.op_type) == "compute"]
         self._lost = any(not self._origins(node) for node in compute)
 
     def ops(self, node: Any) -> tuple[str, ...]:
         """Sorted op types that the node stands for; empty where that cannot be told."""
-        if role(node.op_type) != "compute":
+        if onnx_role(node.op_type) != "compute":
             return ()
         ops = self._walk(self._origins(node))
         products = [op for op in ops if op in _PRODUCTS]
@@ -290,7 +276,7 @@ class _Walker:
         for output in filter(None, node.output):
             name, readers = output, self._readers[output]
             while name not in self._makers and len(readers) == 1:
-                if role(readers[0].op_type) == "compute":
+                if onnx_role(readers[0].op_type) == "compute":
                     break
                 name = readers[0].output[0]
                 readers = self._readers[name]
@@ -304,10 +290,10 @@ class _Walker:
             if node is None or id(node) in seen:
                 continue
             seen.add(id(node))
-            if role(node.op_type) == "compute":
+            if onnx_role(node.op_type) == "compute":
                 ops.append(node.op_type)
             pending += [name for name in node.input if name and name not in self._alive]
         return tuple(sorted(ops))
 
 
-__all__ = ["Profile", "fused", "normal", "read", "role"]
+__all__ = ["Profile", "fused", "normal", "read"]

@@ -411,7 +411,7 @@ class OpenVino:
             found = layers.read(compiled.get_runtime_model())
             build.close()
         ran = _provider(_devices(compiled, request))
-        uses = layers.uses(found, ran, layers.op_by_name(request.model))
+        uses = layers.uses(found, ran, onnx_graph.op_by_name(request.model.value))
         return KernelPath(
             runtime=self.name, uses=uses, source=onnx_graph.op_types(request.model.value)
         )

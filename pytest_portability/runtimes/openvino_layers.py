@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pytest_portability.kernels import Kernel, KernelUse
-from pytest_portability.models import Model
 
 _PRECISIONS = {
     "f32": "fp32",
@@ -68,7 +67,9 @@ def read(model: Any) -> list[dict[str, str]]:
 def _precision_of(layer: Mapping[str, str]) -> str:
     if layer.get("layerType") in _CONTROL:
         return ""  # what it says is the precision of its condition
-    return _PRECISIONS.get(layer.get("runtimePrecision", "").lower(), "")
+    # The implementation first: a product of dequantised numbers was seen to say i8 and run in f32.
+    ran = precision_in(layer.get("primitiveType", ""))
+    return ran or _PRECISIONS.get(layer.get("runtimePrecision", "").lower(), "")
 
 
 def role(op: str) -> str:
@@ -84,16 +85,6 @@ def effective(layers: Sequence[Mapping[str, str]]) -> str:
     return max(sorted(counts), key=lambda precision: counts[precision]) if counts else ""
 
 
-def op_by_name(model: Model) -> dict[str, str]:
-    """ONNX op type by the name OpenVINO gives the node: its own or its first output's."""
-    return {
-        name: node.op_type
-        for node in model.value.graph.node
-        for name in (node.name, *node.output)
-        if name and node.op_type != "Constant"
-    }
-
-
 def uses(
     layers: Sequence[Mapping[str, str]], provider: str, op_by_name: Mapping[str, str]
 ) -> tuple[KernelUse, ...]:
@@ -102,7 +93,7 @@ def uses(
     Args:
         layers: from ``read``, after an inference with performance counters.
         provider: who ran them, such as ``ov:CPU``.
-        op_by_name: from ``op_by_name``.
+        op_by_name: from ``onnx_graph``.
     """
     counts: Counter[Kernel] = Counter()
     times: Counter[Kernel] = Counter()
@@ -130,4 +121,4 @@ def uses(
     )
 
 
-__all__ = ["effective", "op_by_name", "precision_in", "read", "role", "uses"]
+__all__ = ["effective", "precision_in", "read", "role", "uses"]

@@ -271,7 +271,11 @@ class CompileRuntime:
 
     name = "torch.compile"
     family = "torch"
-    packages = ("torch", "torch._inductor.compile_fx")
+    packages = (
+        "torch",
+        "torch._inductor.compile_fx",
+        "pytest_portability.runtimes.torch_inductor:learn_instruction_sets",
+    )
     kinds = ("torch",)
     converted: tuple[str, ...] = ()
     environment: Mapping[str, str] = ENVIRONMENT

@@ -28,6 +28,16 @@ def import_compiler() -> Any:
     return torch
 
 
+def learn_instruction_sets() -> None:
+    """Let inductor find out which vector instructions work here, and keep it for this process.
+
+    It starts an interpreter for each, which takes a second that every child would spend again.
+    """
+    with contextlib.suppress(Exception):  # what is wrong is said where a module is compiled
+        import_compiler()
+        importlib.import_module("torch._inductor.cpu_vec_isa").valid_vec_isa_list()
+
+
 Graph = dict[str, "Node"]
 """Name of a node in the graph that inductor schedules → the node."""
 

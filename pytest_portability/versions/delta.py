@@ -107,17 +107,41 @@ def delta(old: Version, new: Version, allowed: Allowed | None = None) -> Delta:
     )
 
 
+def between(old: Mapping[Key, Record], new: Mapping[Key, Record], names: tuple[str, str]) -> Delta:
+    """Hold the records of one target against those of another one.
+
+    Args:
+        old: records of one target.
+        new: of the other.
+        names: of the two.
+    """
+    return _delta(old, new, names, allowed=None, across=True)
+
+
 def _of_model(old: Version, new: Version, allowed: Allowed | None, model: str) -> Delta:
     (before, wrong_before), (after, wrong_after) = old.read(model), new.read(model)
-    pairs = list(_pairs(before, after, across=old.target != new.target))
+    across = old.target != new.target
+    found = _delta(before, after, (old.name, new.name), allowed=allowed, across=across)
+    return replace(found, problems=tuple(dict.fromkeys((*wrong_before, *wrong_after))))
+
+
+def _delta(
+    before: Mapping[Key, Record],
+    after: Mapping[Key, Record],
+    names: tuple[str, str],
+    *,
+    allowed: Allowed | None,
+    across: bool,
+) -> Delta:
+    pairs = list(_pairs(before, after, across=across))
     paired_old, paired_new = {o for o, _ in pairs}, {n for _, n in pairs}
     return Delta(
-        old=old.name,
-        new=new.name,
+        old=names[0],
+        new=names[1],
         rows=tuple(row(after[n], before[o], allowed) for o, n in pairs),
         only_old=tuple(sorted(before.keys() - paired_old)),
         only_new=tuple(sorted(after.keys() - paired_new)),
-        problems=tuple(dict.fromkeys((*wrong_before, *wrong_after))),
+        problems=(),
     )
 
 

@@ -353,3 +353,13 @@ def test_a_layer_too_quick_for_its_counter_is_still_in_the_path() -> None:
     (one,), (other,) = (openvino_layers.uses([some], "ov:CPU", {}) for some in (quick, slow))
     assert one.kernel == other.kernel
     assert (one.launches, one.share) == (1, None)
+
+
+def test_a_layer_ran_in_the_precision_of_its_implementation() -> None:
+    """Products of dequantised numbers say that they are of i8, and run in f32."""
+    layer = {"layerType": "FullyConnected", "runtimePrecision": "i8", "execTimeMcs": "3"}
+    names = ("brgemm_avx512_I8", "int8"), ("brgemm_avx512_f32", "fp32"), ("unknown_f32", "int8")
+    for name, precision in names:
+        (found,) = openvino_layers.uses([{**layer, "primitiveType": name}], "ov:CPU", {})
+        assert found.kernel.precision == precision
+        assert openvino_layers.effective([{**layer, "primitiveType": name}]) == precision

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pytest_portability import run
+from pytest_portability import report, run
 from pytest_portability.compare import Allowed
 from pytest_portability.errors import PortabilityError, UsageError
 from pytest_portability.report import document, markdown
@@ -88,7 +88,9 @@ def _add_stored(commands: Any) -> None:
     way.add_argument("--target", required=True, help="such as amd-mi300x; it need not be here")
     way.set_defaults(command=_plan)
     runs = commands.add_parser("report", help="JSON reports of several runners as one")
-    runs.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a runner's JSON report")
+    runs.add_argument("files", nargs="*", type=Path, metavar="FILE", help="a runner's JSON report")
+    runs.add_argument("--html", type=Path, metavar="PATH", help="write HTML, print no Markdown")
+    runs.add_argument("--schema", action="store_true", help="print the JSON report's own schema")
     runs.set_defaults(command=_report)
     join = commands.add_parser("merge", help="records of several runners into one directory")
     join.add_argument("sources", nargs="+", type=Path, metavar="DIR", help="a runner's records")
@@ -153,9 +155,31 @@ def _merge(options: argparse.Namespace) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
+    if options.schema:
+        print(document.schema(), end="")
+        return 0
+    if not options.files:
+        msg = "report of which FILE? Expected what --portability-report=json:PATH wrote"
+        raise UsageError(msg)
+    if options.html is not None:
+        report.ready("html")
     found = document.join([document.read(path) for path in options.files])
-    print(markdown.render(found), end="")
+    if options.html is None:
+        print(markdown.render(found), end="")
+    else:
+        _write_html(found, options.html)
     return int(found.failed)
+
+
+def _write_html(found: document.Document, path: Path) -> None:
+    from pytest_portability.report import html  # noqa: PLC0415 - what draws it is an extra
+
+    try:
+        report.save(html.render(found), path)
+    except OSError as exc:
+        msg = f"{path}: cannot be written ({exc.strerror or exc})"
+        raise UsageError(msg) from exc
+    print(f"written: {path} ({found.summary})")
 
 
 def _targets(options: argparse.Namespace) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -214,6 +215,8 @@ class ParityVerdict:
         changed_tensors: weights that were changed, added or removed since the baseline.
         notes: what is worth saying and no failure, one sentence each.
         tolerance: allowed relative L2 error against the reference, of an output without a floor.
+        errors_rel: output name → its error against the reference, as in ``OutputDifference``.
+        allowed_rel: output name → what of it is allowed.
     """
 
     faithful: bool | None
@@ -223,6 +226,8 @@ class ParityVerdict:
     changed_tensors: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     tolerance: float = 0.0
+    errors_rel: Mapping[str, float] = field(default_factory=dict)
+    allowed_rel: Mapping[str, float] = field(default_factory=dict)
 
 
 UNREFERENCED = "no reference: whether the build is faithful to its source is not known"
@@ -301,14 +306,13 @@ def judge(
     unfaithful = _unfaithful(reference, then, allowed, notes)
     failures += unfaithful
     faithful = None if reference is None else not unfaithful
+    errors = {d.name: d.error_rel for d in reference.differences.outputs} if reference else {}
+    fits = {name: allowed(name) for name in errors}
+    verdict = partial(
+        ParityVerdict, faithful=faithful, tolerance=least, errors_rel=errors, allowed_rel=fits
+    )
     if then is None:
-        return ParityVerdict(
-            faithful=faithful,
-            same_model=None,
-            failures=tuple(failures),
-            notes=tuple(notes),
-            tolerance=least,
-        )
+        return verdict(same_model=None, failures=tuple(failures), notes=tuple(notes))
     changed = changed_tensors(now, then)
     same, other = _same_model(now, then, limits, notes)
     metrics = _metrics(now.parity.metrics, then.parity.metrics, limits, notes)
@@ -321,14 +325,12 @@ def judge(
         notes += [*other, *metrics]
     else:
         failures += [*(other if coarser or now.weights == then.weights else ()), *metrics]
-    return ParityVerdict(
-        faithful=faithful,
+    return verdict(
         same_model=same,
         failures=tuple(failures),
         stale=stale,
         changed_tensors=changed,
         notes=tuple(notes),
-        tolerance=least,
     )
 
 

@@ -198,11 +198,7 @@ class Repeat:
     @property
     def fading_rel(self) -> float:
         """Wall time per batch, last ÷ first third of the windows, minus 1; 0 below 6 windows."""
-        third = len(self.windows) // 3
-        if third < 2:
-            return 0.0
-        first = median(w.wall_s / w.batches for w in self.windows[:third])
-        return median(w.wall_s / w.batches for w in self.windows[-third:]) / first - 1
+        return fading(self.windows)
 
     @property
     def contended(self) -> float:
@@ -222,6 +218,15 @@ class Repeat:
         got = sum(b for b, _ in pairs) / sum(w or 0.0 for _, w in pairs)
         missed = max(0.0, 1 - got - (WAKING if parallel else 0.0))
         return max(missed, self.neighbours) if parallel and self.neighbours > 0 else missed
+
+
+def fading(windows: Sequence[Window]) -> float:
+    """Wall time per batch, last ÷ first third of the windows, minus 1; 0 below 6 windows."""
+    third = len(windows) // 3
+    if third < 2:
+        return 0.0
+    first = median(w.wall_s / w.batches for w in windows[:third])
+    return median(w.wall_s / w.batches for w in windows[-third:]) / first - 1
 
 
 def _ratio(times: Sequence[float], units: Sequence[float | None]) -> float:

@@ -207,7 +207,7 @@ def _reports(value: Any) -> tuple[tuple[str, str], ...]:
     return tuple(reports)
 
 
-REPORT_KINDS = ("json", "markdown")
+REPORT_KINDS = ("json", "markdown", "html")
 
 _LOSS = _number(0, 0.99, "a fraction (0.05 is 5 %)")
 """No build loses all of its throughput: a tolerance of 1 could never fail."""

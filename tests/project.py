@@ -11,6 +11,7 @@ import onnx
 import pytest
 import runtimes.fake  # noqa: F401 - see above
 import scripted  # noqa: F401 - see above
+from jsonschema import Draft202012Validator
 from onnx_models import mlp
 
 # An inner run in this process must find everything imported: what it imports first is forgotten
@@ -18,6 +19,7 @@ from onnx_models import mlp
 import pytest_portability.cli
 import pytest_portability.fixture  # noqa: F401 - see above
 from pytest_portability.records import Key, Record, read_all
+from pytest_portability.report import document
 from pytest_portability.targets import cpu_device, merge
 
 TESTS = Path(__file__).parent
@@ -130,8 +132,7 @@ class Project:
     def json(self) -> dict[str, Any]:
         """The JSON report."""
         text = (self.path / "report.json").read_text(encoding="utf-8")
-        found: dict[str, Any] = json.loads(text)
-        return found
+        return validated(json.loads(text))
 
     @property
     def records(self) -> dict[Key, Record]:
@@ -157,6 +158,12 @@ class Project:
         """The baselines directory, byte by byte."""
         root = self.path / "baselines"
         return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file()}
+
+
+def validated(report: dict[str, Any]) -> dict[str, Any]:
+    """A JSON report that keeps to its schema."""
+    Draft202012Validator(json.loads(document.schema())).validate(report)
+    return report
 
 
 def output(result: pytest.RunResult) -> str:

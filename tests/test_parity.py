@@ -483,7 +483,12 @@ def test_the_same_outputs_are_one_accuracy_class() -> None:
     here = off(Y, 1e-6)
     verdict = judge(computed(here, weights="w2"), computed(Y), faithful(here))
     assert verdict == ParityVerdict(
-        faithful=True, same_model=True, changed_tensors=("fc.weight",), tolerance=1e-4
+        faithful=True,
+        same_model=True,
+        changed_tensors=("fc.weight",),
+        tolerance=1e-4,
+        errors_rel={"y": 0.0},
+        allowed_rel={"y": 1e-4},
     )
 
 

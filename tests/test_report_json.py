@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from project import Project, flat, output
+from project import Project, flat, output, validated
 from scripted import comparison
 from synthetic import KEY, measurement, record
 
@@ -55,15 +55,21 @@ GOLDEN: dict[str, Any] = {
         "machine_rel",
         "latency",
         "parity",
+        "parity_verdict",
+        "moved_rel",
         "memory_bytes",
         "memory_rel",
         "causes",
         "warnings",
         "update",
+        "again",
+        "writes",
         "windows",
         "sensors",
         "record",
+        "baseline",
     ],
+    "writes": ["plain", "accepted"],
     "loss": ["value", "low", "high", "relative", "axis", "tolerance", "tolerance_source"],
     "axis": ["value", "low", "high", "relative"],
     "latency": ["p50_s", "p90_s", "p99_s"],
@@ -89,8 +95,7 @@ def written(made: Report, path: Path) -> dict[str, Any]:
     """The report as a reader gets it."""
     report.write(made, "json", path)
     assert made.problems == []
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    return validated(json.loads(path.read_text(encoding="utf-8")))
 
 
 def test_the_keys_are_those_of_the_schema(project: Project) -> None:
@@ -107,6 +112,7 @@ def test_the_keys_are_those_of_the_schema(project: Project) -> None:
     assert list(regressed["loss"]) == [*GOLDEN["loss"], "busy", "wall"]
     assert list(regressed["loss"]["busy"]) == GOLDEN["axis"]
     assert list(regressed["latency"]) == GOLDEN["latency"]
+    assert list(regressed["writes"]) == GOLDEN["writes"]
     assert [list(cause) for cause in regressed["causes"]] == [GOLDEN["cause"]]
     window = regressed["windows"][0][0]
     assert list(window)[: len(GOLDEN["window"])] == GOLDEN["window"]
@@ -206,9 +212,14 @@ def test_what_is_not_finite_is_null(tmp_path: Path) -> None:
 
 def test_figures_of_numpy_are_figures(tmp_path: Path) -> None:
     """A metric often is one."""
-    made = entry(memory_rel=np.float64(0.5))
+    counted = record(threads=np.int64(4), effective=np.str_("fp32"))
+    made = entry(memory_rel=np.float64(0.5), machine_rel=np.float32(0.25), record=counted)
     (item,) = written(Report(entries=[made]), tmp_path / "r.json")["items"]
-    assert item["memory_rel"] == 0.5
+    assert (item["memory_rel"], item["machine_rel"]) == (0.5, 0.25)
+    assert (item["record"]["threads"], item["record"]["effective"]) == (4, "fp32")
+    whole = Report(entries=[made])
+    report.write(whole, "markdown", tmp_path / "r.md")
+    assert whole.problems == []
 
 
 def test_targets_that_have_records_are_counted(project: Project) -> None:

@@ -162,7 +162,7 @@ def test_a_wrong_marker_value_may_be_an_array() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "text"),
     [
-        ("report", ["html:x.html"], "expected KIND:PATH with KIND one of json"),
+        ("report", ["pdf:x.pdf"], "expected KIND:PATH with KIND one of json"),
         ("report", ["json"], "found 'json'"),
         ("report", ["json:"], "found 'json:'"),
         ("missing", "ignore", "valid: fail, warn"),

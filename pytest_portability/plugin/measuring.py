@@ -52,6 +52,8 @@ class RunHooks:
         self.fleet = Fleet(__version__, config.getoption("dist", "no"))
         for name in settings.DECLARED:
             self.setting(name)  # a value that is not valid ends the run before it begins
+        for kind, _ in self.setting("report").value if not self._worker else ():
+            report.ready(kind)  # not after an hour of measuring
         self._baselines = config.rootpath / self.setting("baselines").value
         accept = config.getoption("portability_accept") or ""
         updates = ledger.Updates(directory=self._baselines, accept=accept)

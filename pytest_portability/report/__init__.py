@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_portability.attribute import Cause
 from pytest_portability.compare import Comparison
-from pytest_portability.errors import UsageError
+from pytest_portability.errors import UsageError, error_text
 from pytest_portability.records import Key, Record
 from pytest_portability.samples import Measurement
 from pytest_portability.targets import Absent, Target, require
@@ -143,34 +144,69 @@ class Report:
         return sorted((k for k in left if k.target in here and k.runtime not in unheard), key=str)
 
 
+def ready(kind: str) -> None:
+    """Refuse a kind of report that cannot be written here, before anything is measured for it.
+
+    Raises:
+        UsageError: a package is missing; it says which, and how to install it.
+    """
+    try:
+        _renderer(kind)
+    except ImportError as exc:
+        msg = (
+            "an HTML report is drawn by jinja2 and vl-convert-python, which cannot be imported "
+            f"({exc}): pip install 'pytest-portability[html]'"
+        )
+        raise UsageError(msg) from exc
+
+
 def write(report: Report, kind: str, path: Path) -> None:
     """Write a report; that it cannot be written is one of its problems.
 
     Args:
         report: what to write.
-        kind: ``json`` or ``markdown``.
+        kind: ``html``, ``json`` or ``markdown``.
         path: the file.
     """
-    # Renderers import this module.
-    from pytest_portability.report import document, json, markdown  # noqa: PLC0415
+    try:
+        save(_renderer(kind)(report), path)
+    except OSError as exc:
+        report.problems.append(f"the report {kind}:{path} was not written: {exc.strerror or exc}")
+    except Exception as exc:  # noqa: BLE001 - what one cannot show must not lose the others
+        report.problems.append(f"the report {kind}:{path} was not written: {error_text(exc)}")
 
-    renderers: Mapping[str, Callable[[Report], str]] = {
-        "json": json.render,
-        "markdown": lambda report: markdown.render(document.of(json.tables(report), "")),
-    }
+
+def _renderer(kind: str) -> Callable[[Report], str]:
+    """Renderers import this module, and HTML is for those who installed what draws it."""
+    from pytest_portability.report import document, json  # noqa: PLC0415 - see above
+
+    if kind == "json":
+        return json.render
+    renderer = importlib.import_module(f"pytest_portability.report.{kind}")
+
+    def render(report: Report) -> str:
+        text: str = renderer.render(document.of(json.tables(report), ""))
+        return text
+
+    return render
+
+
+def save(text: str, path: Path) -> None:
+    """Write a file whole or not at all; its folders are made.
+
+    Raises:
+        OSError: it cannot be written.
+    """
     special = path.exists() and not path.is_file()  # a pipe or a device stays what it is
     path = path if special else Path(os.path.realpath(path))  # a link stays a link
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    if special:
+        path.write_text(text, encoding="utf-8")
+        return
     try:
-        text = renderers[kind](report)
-        if special:
-            path.write_text(text, encoding="utf-8")
-            return
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_text(text, encoding="utf-8")
         temporary.replace(path)
-    except OSError as exc:
-        report.problems.append(f"the report {kind}:{path} was not written: {exc.strerror or exc}")
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink()

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from pytest_portability.attribute import Cause
 from pytest_portability.errors import UsageError
+from pytest_portability.report.details import Details, Run, of_item, of_run
+from pytest_portability.report.reading import Reader
 
 SCHEMA = 1
 
@@ -25,7 +29,6 @@ class Line:
         source: the file it is from, empty for this run.
         build: runtime and precision.
         loss: estimate, lower and upper end, as fractions.
-        causes: kind, summary and share of each.
         outcome: what became of its test, one of ``OUTCOMES``.
     """
 
@@ -44,8 +47,9 @@ class Line:
     loss: tuple[float, float, float] | None
     memory_rel: float | None
     error_rel: float | None
-    causes: tuple[tuple[str, str, float | None], ...]
+    causes: tuple[Cause, ...]
     warnings: tuple[str, ...]
+    details: Details
 
     @property
     def place(self) -> tuple[str, ...]:
@@ -60,11 +64,13 @@ class Document:
     Attributes:
         targets: ids of what was there.
         problems: what is wrong beside the items.
+        runs: the facts of each report.
     """
 
     lines: tuple[Line, ...]
     targets: tuple[str, ...]
     problems: tuple[str, ...]
+    runs: tuple[Run, ...]
 
     @property
     def failed(self) -> bool:
@@ -78,6 +84,12 @@ class Document:
         measured = sum(line.throughput is not None for line in self.lines)
         counts = Counter(line.verdict for line in self.lines).most_common()
         return f"{measured} measured: {', '.join(f'{n} {word}' for word, n in counts) or 'nothing'}"
+
+
+def schema() -> str:
+    """The JSON Schema of a report."""
+    folder = resources.files("pytest_portability.report")
+    return folder.joinpath(f"portability-report-{SCHEMA}.schema.json").read_text(encoding="utf-8")
 
 
 def read(path: Path) -> Document:
@@ -107,15 +119,16 @@ def of(tables: Any, source: str) -> Document:
     Raises:
         UsageError: it is no report of this schema.
     """
-    top = _Reader(tables, source, "the report")
+    top = Reader(tables, source, "the report")
     if (schema := top.take("schema", int)) != SCHEMA:
         msg = f"{source}: key schema is {schema}, this release reads {SCHEMA}: use the one it is of"
         raise UsageError(msg)
-    targets = [_Reader(t, source, "targets").take("id", str) for t in top.take("targets", list)]
+    targets = [Reader(t, source, "targets").take("id", str) for t in top.take("targets", list)]
     return Document(
         lines=tuple(_line(item, source) for item in top.take("items", list)),
         targets=tuple(targets),
         problems=tuple(map(str, top.take("problems", list))),
+        runs=(of_run(top),),
     )
 
 
@@ -138,31 +151,33 @@ def join(documents: Sequence[Document]) -> Document:
         lines=tuple(lines),
         targets=tuple(dict.fromkeys(targets)),
         problems=tuple(dict.fromkeys(problems)),
+        runs=tuple(run for document in documents for run in document.runs),
     )
 
 
 def _line(item: Any, source: str) -> Line:
-    of_item = _Reader(item, source, "items")
-    loss, parity = (of_item.take(name, (dict, type(None))) for name in ("loss", "parity"))
-    outcome = of_item.take("outcome", str)
+    table = Reader(item, source, "items")
+    loss, parity = (table.take(name, (dict, type(None))) for name in ("loss", "parity"))
+    outcome = table.take("outcome", str)
     if outcome not in OUTCOMES:
         msg = f"{source}: key items.outcome is {outcome!r}; expected one of {', '.join(OUTCOMES)}"
         raise UsageError(msg)
-    runtime, precision = (of_item.text(name) for name in ("runtime", "precision"))
-    dims = [f"{name}={size}" for name, size in of_item.take("profile", dict).items()]
+    runtime, precision = (table.text(name) for name in ("runtime", "precision"))
+    dims = [f"{name}={size}" for name, size in table.take("profile", dict).items()]
     return Line(
         source=source,
         build=f"{runtime}-{precision}" if runtime else "-",
-        batch=" ".join([of_item.text("batch") or "-", *dims]),
+        batch=" ".join([table.text("batch") or "-", *dims]),
         loss=_interval(loss, source),
-        error_rel=_Reader(parity, source, "items.parity").figure("error_rel") if parity else None,
-        causes=tuple(_causes(of_item.take("causes", list), source)),
-        warnings=tuple(map(str, of_item.take("warnings", list))),
-        throughput=of_item.figure("throughput"),
-        memory_rel=of_item.figure("memory_rel"),
+        error_rel=Reader(parity, source, "items.parity").figure("error_rel") if parity else None,
+        causes=tuple(_causes(table.take("causes", list), source)),
+        warnings=tuple(map(str, table.take("warnings", list))),
+        throughput=table.figure("throughput"),
+        memory_rel=table.figure("memory_rel"),
         outcome=outcome,
+        details=of_item(table),
         **{
-            name: of_item.text(name)
+            name: table.text(name)
             for name in ("nodeid", "model", "target", "verdict", "reason", "update", "unit")
         },
     )
@@ -171,42 +186,17 @@ def _line(item: Any, source: str) -> Line:
 def _interval(loss: Any, source: str) -> tuple[float, float, float] | None:
     if loss is None:
         return None
-    found = [_Reader(loss, source, "items.loss").figure(name) for name in ("value", "low", "high")]
+    found = [Reader(loss, source, "items.loss").figure(name) for name in ("value", "low", "high")]
     value, low, high = (math.nan if figure is None else figure for figure in found)
     return value, low, high
 
 
-def _causes(causes: Iterable[Any], source: str) -> Iterable[tuple[str, str, float | None]]:
+def _causes(causes: Iterable[Any], source: str) -> Iterable[Cause]:
     for cause in causes:
-        of_cause = _Reader(cause, source, "items.causes")
-        yield of_cause.text("kind"), of_cause.text("summary"), of_cause.figure("share")
-
-
-@dataclass(frozen=True, slots=True)
-class _Reader:
-    """A table of JSON from which keys are taken by kind."""
-
-    table: Any
-    source: str
-    where: str
-
-    def take(self, key: str, kind: type[Any] | tuple[type[Any], ...]) -> Any:
-        if not isinstance(self.table, Mapping):
-            msg = f"{self.source}: {self.where} is no table; expected a report of this plugin"
-            raise UsageError(msg)
-        value = self.table.get(key)
-        if not isinstance(value, kind) or isinstance(value, bool):
-            what = "is missing" if key not in self.table else f"is {value!r:.60}"
-            msg = (
-                f"{self.source}: key {key} of {self.where} {what}; expected a report of this plugin"
-            )
-            raise UsageError(msg)
-        return value
-
-    def text(self, key: str) -> str:
-        value = self.take(key, (str, int, type(None)))
-        return "" if value is None else str(value)
-
-    def figure(self, key: str) -> float | None:
-        value = self.take(key, (int, float, type(None)))
-        return None if value is None else float(value)
+        table = Reader(cause, source, "items.causes")
+        yield Cause(
+            kind=table.text("kind"),
+            summary=table.text("summary"),
+            share=table.figure("share"),
+            evidence=table.typed("evidence", tuple[str, ...], ()),
+        )

@@ -8,9 +8,13 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from numbers import Integral, Real
 from typing import Any
 
+from pytest_portability import compare
 from pytest_portability.loss import Interval
+from pytest_portability.outputs import sketch_distance
+from pytest_portability.records import Record
 from pytest_portability.report import Entry, Report
 from pytest_portability.report.document import SCHEMA
 
@@ -81,14 +85,22 @@ def _item(entry: Entry) -> dict[str, Any]:
         if figures
         else None,
         "parity": record.parity if record else None,
+        "parity_verdict": comparison.parity,
+        "moved_rel": _moved(record, baseline) if record and baseline else {},
         "memory_bytes": figures.memory_bytes if figures else None,
         "memory_rel": comparison.memory_rel,
         "causes": entry.causes,
         "warnings": comparison.warnings,
         "update": entry.update,
+        "again": [] if entry.again is None else entry.again or (entry.nodeid,),
+        "writes": {
+            name: compare.writes(comparison, accepted=accepted)
+            for name, accepted in (("plain", False), ("accepted", True))
+        },
         "windows": [repeat.windows for repeat in measured.repeats] if measured else [],
         "sensors": [repeat.sensors for repeat in measured.repeats] if measured else [],
         "record": record,
+        "baseline": baseline,
     }
 
 
@@ -107,6 +119,15 @@ def _loss(entry: Entry) -> dict[str, Any] | None:
     }
 
 
+def _moved(record: Record, baseline: Record) -> dict[str, float]:
+    """How far each output is from what the baseline's build computed, of the same inputs."""
+    now, then = record.parity, baseline.parity
+    if now.inputs != then.inputs:
+        return {}
+    both = [name for name in now.sketches if name in then.sketches]
+    return {name: sketch_distance(now.sketches[name], then.sketches[name]) for name in both}
+
+
 def _interval(interval: Interval) -> dict[str, Any]:
     return {name: getattr(interval, name) for name in ("value", "low", "high", "relative")}
 
@@ -115,12 +136,21 @@ def plain(value: Any) -> Any:
     """Plain JSON types; a figure that is not finite becomes null, which JSON can say."""
     if isinstance(value, Enum):
         return value.value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
+    if isinstance(value, Real):
+        return _number(value)
     if is_dataclass(value):
         return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(v) for v in value]
-    return value if value is None or isinstance(value, (str, int)) else str(value)
+    return value if value is None or isinstance(value, str) else str(value)
+
+
+def _number(value: Any) -> bool | int | float | None:
+    """A number of Python or of NumPy."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    return float(value) if math.isfinite(value) else None

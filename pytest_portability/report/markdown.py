@@ -35,10 +35,10 @@ def _paragraph(line: Line) -> Iterator[str]:
     yield f"**{cell(line.verdict.upper())}: {cell(named)}**"
     yield ""
     yield from (f"* {cell(text)}" for text in line.reason.splitlines())
-    for kind, summary, share in line.causes[:MOST_CAUSES]:
-        told = share is not None and line.loss is not None and line.verdict != "parity"
-        part = f"{share:.0%} of the loss: " if told else ""
-        yield f"* {part}**{cell(kind)}**: {cell(summary)}"
+    for cause in line.causes[:MOST_CAUSES]:
+        told = cause.share is not None and line.loss is not None and line.verdict != "parity"
+        part = f"{cause.share:.0%} of the loss: " if told else ""
+        yield f"* {part}**{cell(cause.kind)}**: {cell(cause.summary)}"
     if line.update:
         yield f"* baseline {cell(line.update)}"
 

@@ -199,13 +199,30 @@ def _advice(entry: Entry) -> list[str]:
     """The command that records what was measured, if anything does."""
     if entry.again is None:
         return []
-    command = "pytest --portability --update-baselines"
-    again = " ".join(map(_quoted, entry.again or (entry.nodeid,)))
-    if compare.writes(entry.comparison, accepted=False) == "all":
-        return [f"record it: {command} {again}"]
-    if compare.writes(entry.comparison, accepted=True) == "all":
-        return [f'accept on purpose: {command} --portability-accept="why" {again}']
-    return []
+    plain, accepted = (compare.writes(entry.comparison, accepted=given) for given in (False, True))
+    what, told = recording(entry.again or (entry.nodeid,), plain=plain, accepted=accepted)
+    return [f"{what}: {told}"] if told else []
+
+
+def recording(again: Sequence[str], *, plain: str, accepted: str) -> tuple[str, str]:
+    """What recording an item is, and its command; empty texts if nothing records it.
+
+    Args:
+        again: arguments that measure it again.
+        plain: what ``--update-baselines`` writes of it, as ``compare.writes`` says.
+        accepted: the same with ``--portability-accept``.
+    """
+    if plain == "all":
+        return "record it", command(again, "--update-baselines")
+    if accepted == "all":
+        flags = ("--update-baselines", '--portability-accept="why"')
+        return "accept on purpose", command(again, *flags)
+    return "", ""
+
+
+def command(again: Sequence[str], *flags: str) -> str:
+    """What measures an item again, for a shell; the flags stand as they are."""
+    return " ".join(["pytest --portability", *flags, *map(_quoted, again)])
 
 
 def _quoted(argument: str) -> str:

@@ -8,7 +8,7 @@ and 0 if one of them is not supported (Pennycook, Sewall, Lee 2016, doi:10.48550
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import harmonic_mean
@@ -83,45 +83,61 @@ def matrix(version: Version, models: Iterable[str] | None = None) -> Matrix:
 
 def _of_model(version: Version, name: str) -> Matrix:
     found, unreadable = version.read(name)
-    cells = tuple(_cell(record, found.values()) for _, record in sorted(found.items()))
-    return Matrix(cells=cells, metrics=tuple(_metrics(cells)), problems=unreadable)
-
-
-def _cell(record: Record, others: Iterable[Record]) -> Cell:
-    key, figures = record.key, record.figures
-    best = max(
-        other.figures.throughput
-        for other in others
-        if (other.key.target, other.key.batch, other.key.profile)
-        == (key.target, key.batch, key.profile)
+    efficiency = efficiencies({key: record.figures.throughput for key, record in found.items()})
+    return Matrix(
+        cells=tuple(_cell(record, efficiency[key]) for key, record in sorted(found.items())),
+        metrics=tuple(metrics(efficiency)),
+        problems=unreadable,
     )
+
+
+def _cell(record: Record, efficiency: float) -> Cell:
+    figures = record.figures
     return Cell(
-        key=key,
+        key=record.key,
         throughput=figures.throughput,
         unit=figures.unit,
         effective=record.effective,
         latency_p50_s=figures.latency_p50_s,
         memory_bytes=figures.memory_bytes,
-        efficiency=figures.throughput / best,
+        efficiency=efficiency,
     )
 
 
-def _metrics(cells: Iterable[Cell]) -> Iterator[Portability]:
-    profiles: dict[tuple[object, ...], list[Cell]] = {}
-    for cell in cells:
-        profiles.setdefault((cell.key.batch, cell.key.profile), []).append(cell)
+def efficiencies(throughput: Mapping[Key, float]) -> dict[Key, float]:
+    """Throughput of each build of a model ÷ the best one at its profile on its target.
+
+    Args:
+        throughput: items per second, above 0, of each.
+    """
+    best: dict[tuple[object, ...], float] = {}
+    for key, figure in throughput.items():
+        place = key.target, key.batch, key.profile
+        best[place] = max(best.get(place, 0.0), figure)
+    return {key: v / best[key.target, key.batch, key.profile] for key, v in throughput.items()}
+
+
+def metrics(efficiency: Mapping[Key, float]) -> Iterator[Portability]:
+    """The metric of each way to build a model, at each of its profiles.
+
+    Args:
+        efficiency: of each build of one model, from above 0 to 1.
+    """
+    profiles: dict[tuple[object, ...], list[Key]] = {}
+    for key in sorted(efficiency):
+        profiles.setdefault((key.batch, key.profile), []).append(key)
     for of_profile in profiles.values():
-        targets = tuple(sorted({cell.key.target for cell in of_profile}))
+        targets = tuple(sorted({key.target for key in of_profile}))
         ways: dict[tuple[str, str], dict[str, float]] = {}
-        for cell in of_profile:
-            way = cell.key.runtime.partition(".")[0], cell.key.precision
+        for key in of_profile:
+            way = key.runtime.partition(".")[0], key.precision
             best = ways.setdefault(way, {})
-            best[cell.key.target] = max(best.get(cell.key.target, 0.0), cell.efficiency)
+            best[key.target] = max(best.get(key.target, 0.0), efficiency[key])
         for (family, precision), best in sorted(ways.items()):
-            key = replace(of_profile[0].key, target="", runtime=family, precision=precision)
+            of_way = replace(of_profile[0], target="", runtime=family, precision=precision)
             here = harmonic_mean([*best.values()])
             yield Portability(
-                key=key,
+                key=of_way,
                 present=tuple(sorted(best)),
                 targets=targets,
                 strict=here if len(best) == len(targets) else 0.0,

@@ -178,6 +178,7 @@ def test_the_last_words_of_a_child_are_in_the_failure() -> None:
         "  last output of the child process:",
         "    loading",
         "    Segmentation fault",
+        '  measure it again: pytest --portability "test_it.py::test_it[error]"',
     ]
 
 
@@ -242,6 +243,42 @@ def test_progress_stays_behind_pytests_own_line(
     assert received.read(1000) == b"\x1b7\x1b[K vad: reading the\x1b8"
     progress.show("")
     assert received.read(1000) == b"\x1b7\x1b[K\x1b8"
+
+
+def test_progress_tells_how_many_items_and_how_long_the_others_take(
+    screen: tuple[terminal.Progress, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By those done; nothing where it would be less than a minute, or items run again."""
+    del screen
+    now = [1000.0]
+    progress = terminal.Progress(None, lambda: now[0])
+    told = []
+    progress.expect(3)
+    for passed in (60.0, 120.0, 1.0, 1.0):
+        progress.begin()
+        told.append(progress._place())
+        now[0] += passed
+    assert told == ["1/3: ", "2/3, 2 min left: ", "3/3, 2 min left: ", ""]
+
+
+def test_progress_of_a_single_item_counts_nothing() -> None:
+    progress = terminal.Progress(None)
+    progress.expect(1)
+    progress.begin()
+    assert not progress._place()
+
+
+def test_a_narrow_terminal_gets_two_lines_for_a_row() -> None:
+    entries = [entry(Verdict.OK), entry(Verdict.ERROR)]
+    wide = terminal.lines(Report(entries=entries))
+    assert terminal.lines(Report(entries=entries), len(wide[0])) == wide
+    narrow = terminal.lines(Report(entries=entries), 60)
+    assert narrow[:4] == [
+        "ok  ok onnxruntime.cuda-fp16 batch 8 on nvidia-h200",
+        "    800 per second · -1.0 % ±0.8 % vs baseline · +0 % memory · 1.0e-07 parity",
+        "ERROR  error onnxruntime.cuda-fp16 batch 8 on nvidia-h200",
+        "        error on purpose",
+    ]
 
 
 @pytest.mark.parametrize("term", ["dumb", None])

@@ -60,14 +60,16 @@ def test_a_run_in_which_all_is_well_is_green(project: Project) -> None:
 
 
 def test_a_failure_says_what_why_and_what_to_do(project: Project) -> None:
-    """Whole, without a traceback: verdict, reason, cause, command."""
+    """Whole, without a traceback: verdict, reason, figures, cause, commands."""
     project.make(one("regressed"))
     result = project.run("--portability", "-p", "no:terminalprogress")
     start = result.outlines.index(next(x for x in result.outlines if x.startswith("REGRESSED:")))
-    assert result.outlines[start : start + 4] == [
+    assert result.outlines[start : start + 6] == [
         f"REGRESSED: regressed fake-native-b1 on {project.target}",
         "  regressed on purpose",
+        "  measured: 615 per second, recorded: 800 (2026-03-01, commit 0123456)",
         "   80 % of the loss: fusion: Gelu ×6 no longer fused (+3.63 ms of +4.53 ms)",
+        f'  measure it again: pytest --portability "test_it.py::test_it[{project.item}]"',
         (
             "  accept on purpose: pytest --portability --update-baselines "
             f'--portability-accept="why" "test_it.py::test_it[{project.item}]"'

@@ -178,6 +178,7 @@ class RunHooks:
         self._failure = None
         self._paths[node.nodeid] = node.path
         self.claims.forget(node.nodeid)
+        self._progress.begin()
 
     @property
     def root(self) -> Path:
@@ -352,6 +353,15 @@ class RunHooks:
         """What a worker found, and whether it left tests of ours out."""
         return self.report.targets, self.report.absents, deselected_key in self._config.stash
 
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Count what there is to measure."""
+        from pytest_portability import ledger
+        from pytest_portability.run import Absentee
+
+        asked = [ledger.asked(item) for item in session.items]
+        here = [item for item in asked if item is not None and not isinstance(item, Absentee)]
+        self._progress.expect(len(here))
+
     def pytest_report_collectionfinish(self) -> str | None:
         """Say what is here, once it is known."""
         from pytest_portability.report import terminal
@@ -435,7 +445,9 @@ class RunHooks:
             terminalreporter.write_line(benchmark_bridge.UNDER_XDIST)
         if not self._headed:
             terminalreporter.write_line(terminal.header(self.report))
-        for line in terminal.lines(self.report):
+        columns = self._config.get_terminal_writer().fullwidth
+        shown = columns if terminalreporter.isatty else None  # a log has no width
+        for line in terminal.lines(self.report, shown):
             terminalreporter.write_line(line)
         for complaint in self.report.complaints:
             terminalreporter.write_line(terminal.harmless(f"portability: {complaint}"), red=True)

@@ -6,8 +6,9 @@ import os
 import re
 import shlex
 import sys
+import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Protocol
 
 from pytest_portability import compare
@@ -51,8 +52,13 @@ def _records(number: int) -> str:
     return f"{number} record" + "s" * (number != 1)
 
 
-def lines(report: Report) -> list[str]:
-    """The table, each failing row followed by its reason and causes."""
+def lines(report: Report, columns: int | None = None) -> list[str]:
+    """The table, each failing row followed by its reason and causes.
+
+    Args:
+        report: the run.
+        columns: of the terminal; rows that are wider become two lines each. None breaks nothing.
+    """
     rows = [_row(e) for e in report.entries if e.comparison.verdict is not Verdict.SKIPPED]
     if not rows:
         return []
@@ -60,10 +66,11 @@ def lines(report: Report) -> list[str]:
     table = [(*title, "verdict"), *rows]
     widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
     right = {3, 4, 5, 6}
-    out = [_line(table[0], widths, right)]
+    narrow = columns is not None and sum(widths) + 2 * (len(widths) - 1) > columns
+    out = [] if narrow else [_line(table[0], widths, right)]
     entries = [e for e in report.entries if e.comparison.verdict is not Verdict.SKIPPED]
     for row, entry in zip(rows, entries, strict=True):
-        out.append(_line(row, widths, right))
+        out.extend(_narrow(row) if narrow else [_line(row, widths, right)])
         out.extend(_below(entry))
     out.extend(_across(report))
     out.extend(_machines(report))
@@ -79,6 +86,16 @@ def _line(row: Sequence[str], widths: Sequence[int], right: set[int]) -> str:
         for i, (cell, width) in enumerate(zip(row, widths, strict=True))
     ]
     return "  ".join(cells).rstrip()
+
+
+def _narrow(row: Sequence[str]) -> Iterator[str]:
+    """A row in two lines: which item, and what became of it."""
+    model, target, build, batch, rate, change, memory, parity, verdict = row
+    yield f"{verdict}  {model} {build} batch {batch} on {target}"
+    figures = {"per second": rate, "vs baseline": change, "memory": memory, "parity": parity}
+    told = [f"{text} {what}" for what, text in figures.items() if text != "-"]
+    if told:
+        yield f"    {' · '.join(told)}"
 
 
 def _row(entry: Entry) -> tuple[str, ...]:
@@ -181,13 +198,30 @@ def failure(entry: Entry, log: str = "") -> str:
     verdict = comparison.verdict.value.upper()
     lines_ = [f"{verdict}: {entry.key.model} {entry.key.row} on {entry.key.target}"]
     lines_ += [f"  {line}" for line in comparison.reason.splitlines()]
+    lines_ += [f"  {line}" for line in _figures(comparison)]
     lines_ += [f"  {cause_line(cause, comparison)}" for cause in entry.causes[:MOST_CAUSES]]
     lines_ += [f"    {fact}" for cause in entry.causes[:2] for fact in cause.evidence[:4]]
     if log:
         lines_.append("  last output of the child process:")
         lines_ += [f"    {line}" for line in log.splitlines()]
+    if entry.again is not None:
+        lines_.append(f"  measure it again: {command(entry.again or (entry.nodeid,))}")
     lines_ += [f"  {line}" for line in _advice(entry)]
     return "\n".join(harmless(line) for line in lines_)
+
+
+def _figures(comparison: Comparison) -> Iterator[str]:
+    """Throughput as it was seen, then and now; the verdict is by the yardstick."""
+    record, baseline = comparison.record, comparison.baseline
+    if record is None:
+        return
+    now = f"{_rate(record.figures)} per second"
+    if baseline is None:
+        yield f"measured: {now}"
+        return
+    commit = f", commit {baseline.commit[:7]}" if baseline.commit else ""
+    then = _rate(baseline.figures)
+    yield f"measured: {now}, recorded: {then} ({baseline.measured[:10]}{commit})"
 
 
 def harmless(line: str) -> str:
@@ -322,19 +356,45 @@ class Progress:
 
     Args:
         writer: tells where pytest's line ends; None shows nothing.
+        clock: monotonic seconds.
     """
 
-    def __init__(self, writer: Writer | None) -> None:
+    def __init__(self, writer: Writer | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._writer = writer
+        self._clock = clock
+        self._items = self._begun = 0
+        self._since = 0.0
         self._stream: IO[str] | None = None
         dumb = os.environ.get("TERM", "dumb") == "dumb"  # Windows has no TERM, and not the codes
         if writer is not None and not dumb and sys.stdout.isatty():
             self._stream = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
 
+    def expect(self, items: int) -> None:
+        """Learn how many items there are to measure."""
+        self._items = items
+
+    def begin(self) -> None:
+        """Learn that the next one begins."""
+        self._since = self._since if self._begun else self._clock()
+        self._begun += 1
+
+    def _place(self) -> str:
+        """Which item it is of how many, and how long the others take if they are like those done.
+
+        Empty where there is one, or more begin than were expected: they run again.
+        """
+        done, left = self._begun - 1, self._items - self._begun + 1
+        if self._items < 2 or left < 1:
+            return ""
+        minutes = (self._clock() - self._since) / done * left / 60 if done > 0 else 0.0
+        rest = f", {minutes:.0f} min left" if minutes >= 1 else ""
+        return f"{self._begun}/{self._items}{rest}: "
+
     def show(self, text: str) -> None:
         """Replace what is shown; an empty text takes it away."""
         if self._stream is None or self._writer is None:
             return
+        text = f"{self._place()}{text}" if text else ""
         room = self._writer.fullwidth - self._writer.width_of_current_line - 1
         # Save the cursor, clear to the end of the line, write, restore: pytest's own line stays.
         shown = f" {text}"[: max(room, 0)] if text else ""

@@ -20,6 +20,9 @@ SCHEMA = 1
 
 OUTCOMES = ("pass", "warn", "fail", "skip", "xfail")
 
+NO_TIME = {"parity", "memory", "unfit"}
+"""Verdicts whose causes explain no lost time."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
@@ -50,6 +53,11 @@ class Line:
     causes: tuple[Cause, ...]
     warnings: tuple[str, ...]
     details: Details
+
+    @property
+    def of_time(self) -> bool:
+        """Whether the shares of its causes are of lost time."""
+        return self.loss is not None and self.verdict not in NO_TIME
 
     @property
     def place(self) -> tuple[str, ...]:

@@ -46,7 +46,7 @@ def _report(report: Report) -> dict[str, Any]:
             for t in report.targets
         ],
         "absent": report.absents,
-        "recorded": Counter(key.target for key in report.recorded),
+        "recorded": Counter(sorted(key.target for key in report.recorded)),
         "unused": [{"model": k.model, "target": k.target, "row": k.row} for k in report.unused],
         "across": report.across,
         "problems": report.complaints,

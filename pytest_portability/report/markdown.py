@@ -36,7 +36,7 @@ def _paragraph(line: Line) -> Iterator[str]:
     yield ""
     yield from (f"* {cell(text)}" for text in line.reason.splitlines())
     for cause in line.causes[:MOST_CAUSES]:
-        told = cause.share is not None and line.loss is not None and line.verdict != "parity"
+        told = cause.share is not None and line.of_time
         part = f"{cause.share:.0%} of the loss: " if told else ""
         yield f"* {part}**{cell(cause.kind)}**: {cell(cause.summary)}"
     if line.update:

@@ -16,6 +16,7 @@ from pytest_portability.attribute import Cause, lost_time
 from pytest_portability.compare import Comparison
 from pytest_portability.records import Figures
 from pytest_portability.report import Entry, Report
+from pytest_portability.report.document import NO_TIME
 from pytest_portability.targets import Target
 from pytest_portability.verdicts import Verdict
 
@@ -268,9 +269,9 @@ def _quoted(argument: str) -> str:
 
 def cause_line(cause: Cause, comparison: Comparison) -> str:
     """One cause in one line, its share of the loss first and its time last where they are known."""
-    told = cause.share is not None and comparison.verdict is not Verdict.PARITY
+    told = cause.share is not None and comparison.verdict.value not in NO_TIME
     share = f"{(cause.share or 0) * 100:3.0f} % of the loss: " if told else ""
-    return f"{share}{cause.kind}: {cause.summary}{lost_time(comparison, cause)}"
+    return f"{share}{cause.kind}: {cause.summary}{lost_time(comparison, cause) if told else ''}"
 
 
 def _across(report: Report) -> Iterator[str]:

@@ -27,9 +27,10 @@ STRAIGHT_LIMIT_S = 0.1
 STEADY_WINDOWS = 3
 """As many of the latest windows in warm-up are held against as many before them."""
 
-LATENCY_S = 0.2
+LATENCY_PART = 2 / 15
 LATENCY_CALLS = (5, 200)
-"""Fewest and most synchronous calls; between them, as many as fit into ``LATENCY_S``."""
+"""Fewest and most synchronous calls; between them, as many as fit into that part of the seconds
+that windows are timed for."""
 
 MIN_TURN_S = 1e-6
 """A batch or a unit of the yardstick is taken to last at least this long, so that a window has a
@@ -297,7 +298,7 @@ class Stopwatch:
             samples = [w.wall_s for w in windows]
         else:
             fewest, most = LATENCY_CALLS
-            calls = max(fewest, min(most, int(LATENCY_S / batch_s)))
+            calls = max(fewest, min(most, int(LATENCY_PART * self._sampling.seconds / batch_s)))
             samples = [self._timed(1)[0] for _ in range(calls)]
         p50, p90, p99 = (float(p) for p in np.percentile(samples, [50, 90, 99]))
         return Latency(p50_s=p50, p90_s=p90, p99_s=p99, calls=len(samples))

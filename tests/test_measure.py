@@ -337,6 +337,11 @@ def test_latency_is_of_synchronous_single_calls() -> None:
     assert timing.latency.p50_s == pytest.approx(0.0095)
 
 
+def test_latency_takes_a_part_of_the_seconds_that_were_asked_for() -> None:
+    timing = bench(0.002).time(sampling=replace(SAMPLING, seconds=0.3))
+    assert timing.latency.calls == 20
+
+
 def test_latency_percentiles_are_those_of_the_samples() -> None:
     """The latency calls, the last 21, take 1 to 21 ms."""
     dry = bench(0.0095)

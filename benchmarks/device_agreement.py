@@ -23,7 +23,7 @@ from device_faults import Plan
 from pytest_portability import models, yardstick
 from pytest_portability.measure import Stopwatch
 from pytest_portability.models import Arrays
-from pytest_portability.runtimes import Build, Observed, Request, load
+from pytest_portability.runtimes import Observed, Request, load
 from pytest_portability.samples import Measurement, Memory, Repeat, Sampling, Window
 
 WITHIN = 0.02
@@ -101,9 +101,10 @@ def agreement(case: dict[str, Any]) -> dict[str, str]:
 
 
 def measured(
-    plan: Plan, runtime: str, model: str, precision: str, batch: int, rounds: int, seconds: float
+    plan: Plan, runtime: str, model: str, precision: str, batch: int, *, rounds: int
 ) -> dict[str, Any]:
     """One build, by the plugin's stopwatch, by events, by a loop and by its kernels."""
+    seconds = plan.seconds
     make, make_inputs = device_faults.MODELS[model]
     arrays = make_inputs(plan.size, batch, np.random.default_rng(0))
     names = ["x"] if model == "onnx" else [str(i) for i in range(len(arrays))]
@@ -111,7 +112,7 @@ def measured(
     torch_runs = runtime.startswith("torch")
     request = Request(
         model=models.load(make(plan.size), name=model),
-        handle=plan.handle if torch_runs else _ort_handle(plan),
+        handle=plan.onnx.get(runtime, plan.handle),
         platform=plan.platform,
         precision=precision,
         options={"matmul_precision": "high"} if torch_runs and precision == "native" else {},
@@ -235,7 +236,7 @@ def _ort_loop(build: Any, plan: Plan) -> tuple[Callable[[], Any], Callable[[], A
     if not memory:
         return lambda: session.run(None, feeds), contextlib.nullcontext, lambda: None
     binding = session.io_binding()
-    index = int(plan.handle.partition(":")[2] or 0)
+    index = int(plan.onnx[build._provider.runtime].partition(":")[2] or 0)  # noqa: SLF001
     for name, array in feeds.items():
         binding.bind_cpu_input(name, array)
     for output in session.get_outputs():
@@ -247,11 +248,6 @@ def _ort_loop(build: Any, plan: Plan) -> tuple[Callable[[], Any], Callable[[], A
         contextlib.nullcontext,
         binding.synchronize_outputs,
     )
-
-
-def _ort_handle(plan: Plan) -> str:
-    """ONNX Runtime numbers devices of a kind as torch does."""
-    return f"gpu:{plan.handle.partition(':')[2] or 0}" if plan.on_device else "cpu"
 
 
 # --- the device's own clock ---------------------------------------------------------------------
@@ -314,15 +310,12 @@ def main(argv: list[str]) -> int:
     plan = Plan(**given["plan"])
     for case in given["cases"]:
         try:
-            found = measured(plan, *case, given["rounds"], given["seconds"])
+            found = measured(plan, *case, rounds=given["rounds"])
         except Exception as exc:  # noqa: BLE001 - one that fails must not cost the others
             names = ("runtime", "model", "precision", "batch")
             found = {**dict(zip(names, case, strict=True)), "error": f"{type(exc).__name__}: {exc}"}
         print(json.dumps(found), flush=True)
     return 0
-
-
-__all__ = ["EXPLAINED", "WITHIN", "Build", "agreement", "main", "measured"]
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ def test_compiled(portability):
 if PLAN.onnx:
 
     @pytest.mark.portability(
-        batches=PLAN.batches, targets=[PLAN.target], runtimes=PLAN.onnx, tolerance=0.1
+        batches=PLAN.batches, targets=[PLAN.target], runtimes=list(PLAN.onnx)
     )
     def test_onnx(portability):
         portability.check(**ask(PLAN, "onnx", portability))
@@ -70,7 +70,7 @@ class Plan:
         handle: torch's name of it, such as ``cuda:0``.
         platform: ``cuda``, …, ``cpu``.
         size: a name in ``device_models.SIZES``.
-        onnx: names of ONNX Runtime's runtimes to measure.
+        onnx: names of ONNX Runtime's runtimes to measure → their handles of the device.
         seconds: per repeat.
         repeats: most of them, of what is not a fault.
     """
@@ -81,7 +81,7 @@ class Plan:
     size: str
     batches: Sequence[int]
     precisions: Sequence[str]
-    onnx: Sequence[str] = ()
+    onnx: Mapping[str, str] = field(default_factory=dict)
     seconds: float = 0.3
     repeats: int = 2
 

@@ -172,7 +172,7 @@ class Wide(nn.Module):  # type: ignore[misc]  # mypy does not follow torch
         if device:
             module = getattr(torch, device.partition(":")[0])
             total = module.get_device_properties(device).total_memory
-            # Two such tensors per sample are alive at once, and yardstick and workspace take some 70 MB.
+            # Two such tensors per sample are alive at once; yardstick and workspace take 70 MB.
             cap = 2 * 4 * size.wide * (fits + 0.5) + 2**27
             module.set_per_process_memory_fraction(cap / total, device)
 

@@ -31,6 +31,8 @@ SHARES: Mapping[str, tuple[float, float]] = {
 }
 """Part, in order → the most of all seconds that it may take, and the least it is begun with."""
 
+ENDED = "not run: out of time, or it ended; its output tells"
+
 LAST_WORDS_S = 8.0
 """What pytest gets to write its report after it was interrupted."""
 
@@ -148,13 +150,8 @@ class Project:
         environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
         words = self.folder / f"{part}.log"
         with words.open("w+", encoding="utf-8") as log:
-            child = _child(
-                [*command, f"--portability-report=json:{report}", *args],
-                self.folder,
-                log,
-                environment,
-            )
-            _ended(child, limit_s)
+            command += [f"--portability-report=json:{report}", *args]
+            _ended(_child(command, self.folder, log, environment), limit_s)
         self._found.output[part] = words.read_text(encoding="utf-8", errors="replace")[-20000:]
         baselines = self.folder / "baselines"
         for file in sorted(baselines.rglob("*.toml")):
@@ -254,9 +251,7 @@ def agreement(project: Project, found: Found, limit_s: float) -> None:
         found.add(_agreed(line, dry_run=found.dry_run))
     for runtime, model, precision, batch in cases[len(lines) :]:
         what = f"{runtime} {model}-{precision}-b{batch}"
-        found.add(
-            Row(part="agreement", what=what, status="not run: out of time or ended, see its output")
-        )
+        found.add(Row(part="agreement", what=what, status=ENDED))
 
 
 def _diagonal(plan: Plan) -> list[tuple[str, int]]:
@@ -291,9 +286,8 @@ def record(project: Project, found: Found, limit_s: float) -> None:
     for item in project.run("record", limit_s, "--update-baselines", *nodes):
         right = item["update"] if item["verdict"] == "missing" else ""
         status = "right" if right else "wrong"
-        seen = f"{item['verdict']} {item['update']}" + (
-            "" if right else f": {item['reason'][:300]}"
-        )
+        seen = f"{item['verdict']} {item['update']}"
+        seen += "" if right else f": {item['reason'][:300]}"
         found.add(Row(part="record", what=_name(item), owed="recorded", seen=seen, status=status))
 
 
@@ -341,7 +335,7 @@ def faults(project: Project, found: Found, limit_s: float, model: str = "") -> N
 
 def _judge(found: Found, part: str, what: str, owed: Owed, item: Mapping[str, Any] | None) -> None:
     if item is None:
-        found.add(Row(part=part, what=what, status="not run: out of time or ended, see its output"))
+        found.add(Row(part=part, what=what, status=ENDED))
     else:
         found.add(judged(part, what, owed, item, dry_run=found.dry_run))
 
@@ -381,13 +375,13 @@ def compiled(project: Project, found: Found, limit_s: float) -> None:
     if found.dry_run:
         found.add(Row(part="compiled", what=what, status="not run: needs a GPU"))
         return
-    start = time.monotonic()
+    start_s = time.monotonic()
     node = "test_device.py::test_compiled"
     for item in project.run("compiled", limit_s / 2, "--update-baselines", node):
         status = "right" if item["throughput"] is not None else "wrong"
         seen = f"{item['verdict']} {item['update']}: {item['reason'][:300]}"
         found.add(Row(part="compiled", what=what, owed="recorded", seen=seen, status=status))
-    faults(project, found, limit_s - (time.monotonic() - start), "compiled")
+    faults(project, found, limit_s - (time.monotonic() - start_s), "compiled")
 
 
 def unchanged(project: Project, found: Found, limit_s: float) -> None:

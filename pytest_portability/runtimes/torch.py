@@ -55,6 +55,9 @@ ENVIRONMENT: Mapping[str, str] = {
     # 32 MiB is the most that every glibc accepts.
     "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20),
     "MALLOC_TRIM_THRESHOLD_": str(2**30),
+    # A fork server in which an import asks torch for devices could have no child that uses CUDA;
+    # asked of NVML instead, it can (torch's note on fork poisoning).
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
 }
 _NO_ALLOCATOR = (AttributeError, RuntimeError, AssertionError, NotImplementedError)
 

@@ -197,12 +197,16 @@ class OnnxRuntime:
     """
 
     family = "onnxruntime"
-    packages = ("numpy", "onnxruntime")
     kinds = ("onnx",)
 
     def __init__(self, short: str) -> None:
+        provider = providers.named(short)
         self.name = f"onnxruntime.{short}"
-        self.converted = providers.named(short).converted
+        self.converted = provider.converted
+        # Importing a build whose CUDA provider is a plugin counts the devices, and a process that
+        # did cannot fork children that use them.
+        self._cuda = provider.platform == "cuda"
+        self.packages = ("numpy",) if self._cuda else ("numpy", "onnxruntime")
         self.environment: Mapping[str, str] = {}
         self.arena_peak_bytes: int | None = None
         self._short = short
@@ -265,7 +269,7 @@ class OnnxRuntime:
         )
 
     def _prepare(self, request: Request) -> tuple[Any, Choice, Settings]:
-        ort = library.load()
+        ort = library.load(cuda=self._cuda)
         if request.model.kind != "onnx":
             msg = f"{self.name} builds ONNX models; this is a {request.model.kind} model: export it"
             raise Unsupported(msg)

@@ -55,6 +55,16 @@ class TestDevices:
                 ("nvidia", "cuda", "gpu:0", ""),
             ),
             (
+                ep_device(
+                    "CUDAExecutionProvider",
+                    "GPU",
+                    NVIDIA,
+                    metadata={"cuda_device_name": "NVIDIA H200", "cuda_compute_capability": "9.0"},
+                ),
+                "onnxruntime.cuda",
+                ("nvidia", "cuda", "gpu:0", "NVIDIA H200"),
+            ),
+            (
                 ep_device("MIGraphXExecutionProvider", "GPU", AMD),
                 "onnxruntime.migraphx",
                 ("amd", "rocm", "gpu:0", ""),
@@ -195,11 +205,57 @@ class TestDevices:
             "and no amd GPU answered",
         }
 
+    @pytest.mark.parametrize("version", [b"99", b""])
+    def test_tensorrt_that_is_not_here_is_unusable_in_a_wheel_that_could_use_it(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: bytes
+    ) -> None:
+        """By the name that the provider's library asks for; where it tells none, it is believed."""
+        card = ["NVIDIA H200", "9.0", "143771", "580.95.05", "00000000:17:00.0", "GPU-aa"]
+        monkeypatch.setattr(providers, "_nvidia_smi", lambda: [card])
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        file = tmp_path / "libonnxruntime_providers_tensorrt.so"
+        file.write_bytes(b"\x7fELF\0libnvinfer.so." + version + b"\0libc.so.6\0")
+        available = ["TensorrtExecutionProvider", "CUDAExecutionProvider"]
+        devices, absents = providers.built_in(available, set(), folder=tmp_path)
+        found = [runtime for device in devices for runtime in device.runtimes]
+        if not version:
+            assert (found, absents) == (["onnxruntime.tensorrt", "onnxruntime.cuda"], [])
+            return
+        assert found == ["onnxruntime.cuda"]
+        (absent,) = absents
+        assert absent.name == "onnxruntime.tensorrt"
+        assert absent.reason.startswith("present but unusable: libnvinfer.so.99: cannot open")
+
     def test_this_machine_s_cpu_is_found(self) -> None:
         """With the name every library uses for it."""
         devices, _ = adapter.LIBRARY.devices()
         cpu = next(device for device in devices if "onnxruntime.cpu" in device.runtimes)
         assert (cpu.handle, cpu.vendor, cpu.platform) == ("cpu", "cpu", "cpu")
+
+
+class TestCuda:
+    """What a build for CUDA does when it is imported, and what it has to be told."""
+
+    def test_it_is_not_imported_before_children_are_forked(self) -> None:
+        """It may count the devices: see ``_register_bundled_cuda_plugin_ep`` of the package."""
+        for short in ("cuda", "tensorrt"):
+            assert "onnxruntime" not in adapter.runtime(f"onnxruntime.{short}").packages
+        for short in ("cpu", "openvino"):
+            assert "onnxruntime" in adapter.runtime(f"onnxruntime.{short}").packages
+
+    def test_it_is_told_to_load_cuda_s_libraries_where_they_are_wanted(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Those of NVIDIA's packages lie where no loader looks, unless torch has loaded them."""
+        told: list[str] = []
+        fake = SimpleNamespace(InferenceSession=None, preload_dlls=lambda: told.append("all"))
+        monkeypatch.setitem(sys.modules, "onnxruntime", fake)
+        assert library.load() is fake
+        assert told == []
+        assert library.load(cuda=True) is fake
+        assert told == ["all"]
+        del fake.preload_dlls
+        assert library.load(cuda=True) is fake
 
 
 class TestPlugins:

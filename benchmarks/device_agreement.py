@@ -1,8 +1,8 @@
 """Whether window time, device events, a hand-written loop and kernel times agree; one process.
 
 Run by ``device_check.py`` with the plan and the cases as JSON; prints one line of JSON for each
-case, so that what was measured before an end is kept. With ``--neighbour DEVICE`` it is what the
-plan's neighbour does: products in a loop, until it is ended.
+case, so that what was measured before an end is kept. With ``--neighbour DEVICE SECONDS`` it is
+what shares the device: products in a loop, until it is ended or the seconds are over.
 """
 
 from __future__ import annotations
@@ -289,14 +289,15 @@ def _kernels_s(
     return float(spent_us) / 1e6 / PROFILED_CALLS or None
 
 
-def neighbour(handle: str) -> None:
-    """Products on the device, queued a few at a time, until this process is ended."""
+def neighbour(handle: str, seconds: float) -> None:
+    """Products on the device, queued a few at a time."""
     import torch
 
     a = torch.randn(4096, 4096, device=handle, dtype=torch.float16)
     out = torch.empty_like(a)
     print("ready", flush=True)
-    while True:
+    end_s = time.monotonic() + seconds
+    while time.monotonic() < end_s:
         for _ in range(8):
             torch.mm(a, a, out=out)
         torch.accelerator.synchronize(torch.device(handle))
@@ -305,7 +306,8 @@ def neighbour(handle: str) -> None:
 def main(argv: list[str]) -> int:
     """Measure the cases of the specification, or be the neighbour."""
     if argv[:1] == ["--neighbour"]:
-        neighbour(argv[1])
+        neighbour(argv[1], float(argv[2]))
+        return 0
     given = json.loads(argv[0])
     plan = Plan(**given["plan"])
     for case in given["cases"]:

@@ -167,10 +167,12 @@ class Project:
 def _child(
     command: Sequence[str], folder: Path, out: IO[str] | int, environment: Mapping[str, str]
 ) -> subprocess.Popen[str]:
-    """A process that imports what this one does."""
+    """A process that imports what this one does, in a session of its own."""
     plugin = importlib.util.find_spec("pytest_portability")
     paths = [str(HERE), str(Path(str(plugin and plugin.origin)).parent.parent)]
-    paths += filter(None, [os.environ.get("PYTHONPATH")])
+    # Relative to the folder that it was given for, which is not the child's.
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    paths += [str(Path(path).resolve()) for path in given if path]
     return subprocess.Popen(
         command,
         cwd=folder,
@@ -185,15 +187,17 @@ def _child(
 def _ended(child: subprocess.Popen[str], limit_s: float) -> None:
     """Wait; at the limit interrupt it as a user would, who still gets a report, then kill it."""
     try:
-        child.wait(max(1.0, limit_s - LAST_WORDS_S))
-    except subprocess.TimeoutExpired:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(max(1.0, limit_s - LAST_WORDS_S))
+            return
         child.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(LAST_WORDS_S)
-            return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)  # its own session: nobody else's processes
-        child.wait()
+    finally:
+        if child.poll() is None:  # nor may it outlive us, should we be interrupted
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)  # its own session: nobody else's processes
+            child.wait()
 
 
 # --- parts --------------------------------------------------------------------------------------
@@ -367,6 +371,7 @@ def neighbour(project: Project, found: Found, limit_s: float) -> None:
         found.add(Row(part="neighbour", what="unchanged build", status="not run: not recorded"))
         return
     command = [sys.executable, device_agreement.__file__, "--neighbour", plan.handle]
+    command.append(str(limit_s))
     other = _child(command, project.folder, subprocess.PIPE, {})
     try:
         line = other.stdout.readline() if other.stdout else ""

@@ -204,9 +204,10 @@ class OnnxRuntime:
         self.name = f"onnxruntime.{short}"
         self.converted = provider.converted
         # Importing a build whose CUDA provider is a plugin counts the devices, and a process that
-        # did cannot fork children that use them.
+        # did cannot fork children that use them. Torch, where it is here, does the yardstick's
+        # work there, and loads CUDA's libraries for both.
         self._cuda = provider.platform == "cuda"
-        self.packages = ("numpy",) if self._cuda else ("numpy", "onnxruntime")
+        self.packages = ("numpy", "torch" if self._cuda else "onnxruntime")
         self.environment: Mapping[str, str] = {}
         self.arena_peak_bytes: int | None = None
         self._short = short

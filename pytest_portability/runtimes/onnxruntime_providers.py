@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pytest_portability.runtimes import tf32
+from pytest_portability.runtimes import cuda_driver, tf32
 from pytest_portability.targets import Absent, Device, cpu_device
 
 _OWN: Mapping[str, Mapping[str, str]] = {"fp32": {}, "fp16": {}, "bf16": {}, "int8": {}}
@@ -407,6 +407,9 @@ def _nvidia_devices(provider: Provider, rows: Sequence[Sequence[str]]) -> list[D
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     order = [str(i) for i in range(len(rows))] if visible is None else visible.split(",")
     by_name = {str(i): row for i, row in enumerate(rows)} | {row[5]: row for row in rows}
+    told = cuda_driver.uuids()
+    if told and all(name in by_name for name in told):
+        order = list(told)
     chosen = [by_name[name.strip()] for name in order if name.strip() in by_name]
     return [
         Device(

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_portability import models
 from pytest_portability.errors import RuntimeUnavailable
-from pytest_portability.runtimes import Request
+from pytest_portability.runtimes import Request, cuda_driver
 from pytest_portability.runtimes import onnxruntime as adapter
 from pytest_portability.runtimes import onnxruntime_library as library
 from pytest_portability.runtimes import onnxruntime_providers as providers
@@ -167,6 +167,25 @@ class TestDevices:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
         devices, _ = providers.built_in(available, {"TensorrtExecutionProvider"})
         assert [(d.handle, d.product) for d in devices] == [("gpu:0", "NVIDIA A100-SXM4-80GB")]
+
+    def test_cards_are_numbered_as_the_driver_does_where_it_tells(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The fastest first, which is not the first on the bus."""
+        a100 = ["NVIDIA A100-SXM4-80GB", "8.0", "81920", "580.95.05", "00000000:17:00.0", "GPU-aa"]
+        h200 = ["NVIDIA H200", "9.0", "143771", "580.95.05", "00000000:65:00.0", "GPU-bb"]
+        monkeypatch.setattr(providers, "_nvidia_smi", lambda: [a100, h200])
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        told: tuple[str, ...] = ("GPU-bb", "GPU-aa")
+        monkeypatch.setattr(cuda_driver, "uuids", lambda: told)
+        devices, _ = providers.built_in(["CUDAExecutionProvider"], set())
+        assert [(d.handle, d.product) for d in devices] == [
+            ("gpu:0", "NVIDIA H200"),
+            ("gpu:1", "NVIDIA A100-SXM4-80GB"),
+        ]
+        told = ("GPU-of-another-name",)
+        devices, _ = providers.built_in(["CUDAExecutionProvider"], set())
+        assert [d.product for d in devices] == ["NVIDIA A100-SXM4-80GB", "NVIDIA H200"]
 
     def test_the_kernel_driver_tells_amd_architectures(self, tmp_path: Path) -> None:
         """MI300X is gfx942; the host's CPU is a node without a version."""

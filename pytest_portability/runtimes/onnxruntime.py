@@ -197,12 +197,17 @@ class OnnxRuntime:
     """
 
     family = "onnxruntime"
-    packages = ("numpy", "onnxruntime")
     kinds = ("onnx",)
 
     def __init__(self, short: str) -> None:
+        provider = providers.named(short)
         self.name = f"onnxruntime.{short}"
-        self.converted = providers.named(short).converted
+        self.converted = provider.converted
+        # Importing a build whose CUDA provider is a plugin counts the devices, and a process that
+        # did cannot fork children that use them. Torch, where it is here, does the yardstick's
+        # work there, and loads CUDA's libraries for both.
+        self._cuda = provider.platform == "cuda"
+        self.packages = ("numpy", "torch" if self._cuda else "onnxruntime")
         self.environment: Mapping[str, str] = {}
         self.arena_peak_bytes: int | None = None
         self._short = short
@@ -274,7 +279,7 @@ class OnnxRuntime:
         )
 
     def _prepare(self, request: Request) -> tuple[Any, Choice, Settings]:
-        ort = library.load()
+        ort = library.load(cuda=self._cuda)
         if request.model.kind != "onnx":
             msg = f"{self.name} builds ONNX models; this is a {request.model.kind} model: export it"
             raise Unsupported(msg)

@@ -6,6 +6,7 @@ import importlib
 import pkgutil
 import re
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Any
 
 from pytest_portability.errors import RuntimeUnavailable
@@ -13,8 +14,12 @@ from pytest_portability.runtimes import onnxruntime_providers as providers
 from pytest_portability.targets import Absent, Device
 
 
-def load() -> Any:
+def load(*, cuda: bool = False) -> Any:
     """The module ``onnxruntime``.
+
+    Args:
+        cuda: whether CUDA's libraries are wanted, which may lie in packages of NVIDIA's where only
+            ONNX Runtime itself looks for them, and only when asked to.
 
     Raises:
         RuntimeUnavailable: not installed, or present but unusable.
@@ -30,6 +35,8 @@ def load() -> Any:
     if not hasattr(onnxruntime, "InferenceSession"):
         msg = "onnxruntime is present but unusable: the package holds no InferenceSession"
         raise RuntimeUnavailable(msg)
+    if cuda and hasattr(onnxruntime, "preload_dlls"):  # since 1.21; does nothing in other builds
+        onnxruntime.preload_dlls()
     return onnxruntime
 
 
@@ -63,12 +70,13 @@ class OnnxRuntimeLibrary:
         Raises:
             RuntimeUnavailable: onnxruntime is not installed, or present but unusable.
         """
-        ort = load()
+        ort = load(cuda=True)
         failures = register_plugins(ort)
         listed = providers.offered(ep_devices(ort))
         devices = [providers.device_of(*entry) for entry in listed]
         covered = {ep for ep, _, _ in listed}
-        more, absents = providers.built_in(ort.get_available_providers(), covered)
+        folder = Path(ort.__file__).parent / "capi"
+        more, absents = providers.built_in(ort.get_available_providers(), covered, folder=folder)
         absents += [
             Absent(name=package, reason=f"present but unusable: {reason}")
             for package, reason in failures.items()

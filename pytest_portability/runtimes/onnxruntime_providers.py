@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import subprocess
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pytest_portability.runtimes import tf32
+from pytest_portability.runtimes import cuda_driver, tf32
 from pytest_portability.targets import Absent, Device, cpu_device
 
 _OWN: Mapping[str, Mapping[str, str]] = {"fp32": {}, "fp16": {}, "bf16": {}, "int8": {}}
@@ -301,13 +302,16 @@ def device_of(ep: str, handle: str, entry: Any) -> Device:
     if handle == "cpu":
         return cpu_device(runtimes=(provider.runtime,), handle=handle, facts=facts)
     pci = metadata.get("pci_bus_id", "")
+    capability = metadata.get("cuda_compute_capability", "")
+    cuda_arch = f"sm_{capability.replace('.', '')}" if capability else ""
+    names = ("FULL_DEVICE_NAME", "cuda_device_name", "Description")
     kind, _, index = handle.partition(":")
     return Device(
         runtimes=(provider.runtime,),
         handle=handle,
         vendor=_VENDORS.get(hardware.vendor_id) or hardware.vendor.lower() or provider.vendor,
-        arch=metadata.get("DEVICE_ARCHITECTURE", ""),
-        product=metadata.get("FULL_DEVICE_NAME") or metadata.get("Description", ""),
+        arch=metadata.get("DEVICE_ARCHITECTURE") or cuda_arch,
+        product=next((metadata[name] for name in names if metadata.get(name)), ""),
         platform="npu" if kind == "npu" and provider.short == "openvino" else provider.platform,
         index=int(index),
         facts={name: value for name, value in facts.items() if value},
@@ -316,7 +320,10 @@ def device_of(ep: str, handle: str, entry: Any) -> Device:
 
 
 def built_in(
-    available: Sequence[str], covered: set[str], root: Path = Path("/")
+    available: Sequence[str],
+    covered: set[str],
+    root: Path = Path("/"),
+    folder: Path | None = None,
 ) -> tuple[list[Device], list[Absent]]:
     """Devices of providers that are part of the wheel and do not list devices themselves.
 
@@ -324,6 +331,7 @@ def built_in(
         available: ``get_available_providers()``: what was compiled in, whether usable or not.
         covered: providers that listed devices.
         root: where ``sys`` is mounted.
+        folder: of the providers' own libraries.
     """
     devices: list[Device] = []
     absents: list[Absent] = []
@@ -332,11 +340,33 @@ def built_in(
         if ep in covered or not provider.computes:
             continue
         found = _devices_of(provider, root)
+        if found and folder is not None and (lacks := _lacks(provider, folder)):
+            reason = f"present but unusable: {lacks}"
+            absents.append(Absent(name=provider.runtime, reason=reason))
+            continue
         devices += found
         if not found:
             reason = f"no device: onnxruntime has {ep}, and no {provider.vendor} GPU answered"
             absents.append(Absent(name=provider.runtime, reason=reason))
     return devices, absents
+
+
+def _lacks(provider: Provider, folder: Path) -> str:
+    """What cannot be loaded of the library that a provider is built on; empty if nothing.
+
+    Every wheel for CUDA has the TensorRT provider, and few machines have TensorRT. The provider's
+    own library must not be loaded to find out: outside ONNX Runtime it crashes.
+    """
+    file = folder / "libonnxruntime_providers_tensorrt.so"
+    if provider.short != "tensorrt" or not file.is_file():
+        return ""
+    needed = re.search(rb"libnvinfer\.so\.\d+", file.read_bytes())
+    try:
+        if needed:
+            ctypes.CDLL(needed[0].decode())
+    except OSError as exc:
+        return str(exc)
+    return ""
 
 
 def _devices_of(provider: Provider, root: Path) -> list[Device]:
@@ -377,6 +407,9 @@ def _nvidia_devices(provider: Provider, rows: Sequence[Sequence[str]]) -> list[D
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     order = [str(i) for i in range(len(rows))] if visible is None else visible.split(",")
     by_name = {str(i): row for i, row in enumerate(rows)} | {row[5]: row for row in rows}
+    told = cuda_driver.uuids()
+    if told and all(name in by_name for name in told):
+        order = list(told)
     chosen = [by_name[name.strip()] for name in order if name.strip() in by_name]
     return [
         Device(

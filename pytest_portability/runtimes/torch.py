@@ -7,7 +7,7 @@ import dataclasses
 import inspect
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from pytest_portability.runtimes.torch_devices import TorchLibrary, import_torch
 from pytest_portability.runtimes.torch_ops import (
     Op,
     executed_ops,
+    hosted_by,
     kernels_of,
     precision_word,
     source_of,
@@ -55,6 +56,9 @@ ENVIRONMENT: Mapping[str, str] = {
     # 32 MiB is the most that every glibc accepts.
     "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20),
     "MALLOC_TRIM_THRESHOLD_": str(2**30),
+    # A fork server in which an import asks torch for devices could have no child that uses CUDA;
+    # asked of NVML instead, it can (torch's note on fork poisoning).
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
 }
 _NO_ALLOCATOR = (AttributeError, RuntimeError, AssertionError, NotImplementedError)
 
@@ -447,8 +451,7 @@ class TorchRuntime:
             build.stage(inputs)
             ops = executed_ops(build.run_eagerly)
             build.synchronize()
-            names = {op.name for op in kernels_of(ops)}
-            shares, caveats = shares_of(build, build.run_eagerly, names, runs)
+            shares, caveats = shares_of_ops(build, ops, runs)
             return KernelPath(
                 runtime=self.name,
                 uses=uses_of(ops, shares, build.is_tf32),
@@ -461,13 +464,25 @@ class TorchRuntime:
             build.close()
 
 
+def shares_of_ops(
+    build: ModuleBuild, ops: Mapping[Op, int], runs: int
+) -> tuple[dict[str, float], tuple[str, ...]]:
+    """Shares of time of an eager run's operators."""
+    names, hosted = {op.name for op in kernels_of(ops)}, hosted_by(ops, build.device.type)
+    return shares_of(build, build.run_eagerly, names, runs, hosted)
+
+
 def shares_of(
-    build: ModuleBuild, call: Callable[[], Any], names: set[str], runs: int
+    build: ModuleBuild,
+    call: Callable[[], Any],
+    names: Collection[str],
+    runs: int,
+    hosted: Collection[str] = (),
 ) -> tuple[dict[str, float], tuple[str, ...]]:
     """Shares of time by ``timed_shares``, or a caveat where the profiler cannot tell."""
-    kind = build.device.type
+    kind, finish = build.device.type, build.synchronize
     try:
-        shares = timed_shares(call, build.synchronize, names=names, device=kind, runs=runs)
+        shares = timed_shares(call, finish, names=names, device=kind, runs=runs, hosted=hosted)
     except Exception as exc:  # noqa: BLE001 - a profiler that fails costs the shares, no more
         return {}, (f"no time per kernel: torch.profiler failed with {type(exc).__name__}: {exc}",)
     return shares, () if shares else (f"no time per kernel: torch has no profiler for {kind!r}",)

@@ -18,7 +18,13 @@ from pytest_portability.kernels import KernelPath
 from pytest_portability.models import Arrays
 from pytest_portability.runtimes import Observed, Request
 from pytest_portability.runtimes.tf32 import in_tf32
-from pytest_portability.runtimes.torch import ENVIRONMENT, ModuleBuild, failure, shares_of
+from pytest_portability.runtimes.torch import (
+    ENVIRONMENT,
+    ModuleBuild,
+    failure,
+    shares_of,
+    shares_of_ops,
+)
 from pytest_portability.runtimes.torch_inductor import (
     Introspection,
     calls_of,
@@ -28,7 +34,6 @@ from pytest_portability.runtimes.torch_inductor import (
 )
 from pytest_portability.runtimes.torch_ops import (
     executed_ops,
-    kernels_of,
     source_of,
     uses_of,
 )
@@ -320,8 +325,7 @@ class CompileRuntime:
         ops = executed_ops(build.run_eagerly)
         source = source_of(ops)
         if not (build.first and build.first.partly):
-            names = {op.name for op in kernels_of(ops)}
-            shares, caveats = shares_of(build, build.run_eagerly, names, runs)
+            shares, caveats = shares_of_ops(build, ops, runs)
             note = "torch.compile declined; these are the operators of the eager run"
             uses = uses_of(ops, shares, build.is_tf32)
             return KernelPath(runtime=self.name, uses=uses, source=source, caveats=(note, *caveats))

@@ -34,8 +34,26 @@ def learn_instruction_sets() -> None:
     It starts an interpreter for each, which takes a second that every child would spend again.
     """
     with contextlib.suppress(Exception):  # what is wrong is said where a module is compiled
-        import_compiler()
+        torch = import_compiler()
+        with _unasked(torch.cuda):
+            importlib.import_module("torch.utils.cpp_extension")
         importlib.import_module("torch._inductor.cpu_vec_isa").valid_vec_isa_list()
+
+
+@contextlib.contextmanager
+def _unasked(cuda: Any) -> Iterator[None]:
+    """Keep ``is_available()`` from counting devices.
+
+    Where there is a CUDA toolkit, importing ``cpp_extension`` asks it, for a warning only. Whoever
+    counts devices must not fork any more: torch refuses CUDA to the children ("Cannot re-initialize
+    CUDA in forked subprocess"), and this process is a fork server.
+    """
+    ask = cuda.is_available
+    cuda.is_available = lambda: True
+    try:
+        yield
+    finally:
+        cuda.is_available = ask
 
 
 Graph = dict[str, "Node"]

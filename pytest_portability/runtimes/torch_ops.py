@@ -30,6 +30,10 @@ _LAYOUTS |= {"roll", "flip", "repeat", "slice_scatter", "select_scatter", "index
 _NO_KERNEL = re.compile(
     r"aten::(empty\w*|new_empty\w*|detach|resolve_\w+|lift_fresh|alias|_unsafe_view|_reshape_alias)$"
 )
+HOSTED = " on the host"
+"""After an operator's name: its calls that a build for another device left to the CPU. They launch
+nothing, so their time is the host's."""
+
 _PRODUCT = re.compile(r"mm|conv|rnn|lstm|gru|attention|(?<!bi)linear|matmul")
 
 
@@ -127,6 +131,11 @@ def kernels_of(ops: Mapping[Op, int]) -> dict[Op, int]:
     return {op: n for op, n in ops.items() if not op.view and not _NO_KERNEL.match(op.name)}
 
 
+def hosted_by(ops: Mapping[Op, int], device: str) -> set[str]:
+    """Names of operators that a build for another device than the CPU left to the CPU."""
+    return {op.name for op in kernels_of(ops) if op.device == "cpu" != device}
+
+
 def source_of(ops: Mapping[Op, int]) -> dict[str, int]:
     """Operator names without ``aten::`` → calls, views included."""
     counts: Counter[str] = Counter()
@@ -145,18 +154,22 @@ def uses_of(
     Args:
         ops: what one inference dispatched.
         is_tf32: whether an fp32 operator of that name runs in TF32 here.
-        shares: operator name → share (0–1) of the time; missing where not known. Calls of one
-            name in several precisions divide its share by their number.
+        shares: operator name, or with ``HOSTED`` that of its calls on the CPU → share (0–1) of the
+            time; missing where not known. Calls of one name in several precisions divide its
+            share by their number.
     """
     kernels = kernels_of(ops)
     calls: Counter[str] = Counter()
+    timed: dict[Op, str] = {}
     for op, n in kernels.items():
-        calls[op.name] += n
+        hosted = op.name + HOSTED
+        timed[op] = hosted if op.device == "cpu" and hosted in shares else op.name
+        calls[timed[op]] += n
     return tuple(
         KernelUse(
             kernel=in_tf32(op.kernel, is_tf32),
             launches=n,
-            share=shares[op.name] * n / calls[op.name] if op.name in shares else None,
+            share=shares[timed[op]] * n / calls[timed[op]] if timed[op] in shares else None,
         )
         for op, n in sorted(kernels.items())
     )
@@ -169,6 +182,7 @@ def timed_shares(
     names: Collection[str],
     device: str,
     runs: int,
+    hosted: Collection[str] = (),
 ) -> dict[str, float]:
     """Measure which share of a run's time each operator takes, children included.
 
@@ -178,10 +192,12 @@ def timed_shares(
         names: what to look for; found inside another such name it is part of that one.
         device: device type; on a device without a profiler nothing is found.
         runs: profiled runs.
+        hosted: names of which some calls run on the CPU though the device is another.
 
     Returns:
-        Name → share (0–1) of the wall time of a run, median over those that were profiled: a
-        neighbour spoils one of them. Advisory, the profiler itself takes part of it.
+        Name (of a hosted call: with ``HOSTED``) → share (0–1) of the wall time of a run, median
+        over those that were profiled: a neighbour spoils one of them. Advisory, the profiler
+        itself takes part of it.
     """
     from torch.profiler import ProfilerActivity, profile, supported_activities
 
@@ -202,7 +218,7 @@ def timed_shares(
             call()
             finish()
             wall_s = time.perf_counter() - start
-        seconds = _seconds(profiler, names, device)
+        seconds = _seconds(profiler, names, device, hosted)
         whole_s = max(wall_s, sum(seconds.values()))  # several streams or threads may overlap
         shares.append({name: part / whole_s for name, part in seconds.items()})
     names = dict.fromkeys(name for of_run in shares for name in of_run)
@@ -211,7 +227,9 @@ def timed_shares(
     return {name: share / whole for name, share in found.items()}
 
 
-def _seconds(profiler: Any, names: Collection[str], device: str) -> Counter[str]:
+def _seconds(
+    profiler: Any, names: Collection[str], device: str, hosted: Collection[str]
+) -> Counter[str]:
     """Time by name, of the host on a CPU and of the device elsewhere."""
     launching: Counter[str] = Counter()
     running: Counter[str] = Counter()
@@ -222,6 +240,8 @@ def _seconds(profiler: Any, names: Collection[str], device: str) -> Counter[str]
         if device == "cpu":
             launching[name] += event.cpu_time_total * 1e-6
         elif str(event.device_type).endswith("CPU"):
+            if name in hosted and not event.device_time_total:
+                launching[name + HOSTED] += event.cpu_time_total * 1e-6
             launching[name] += event.device_time_total * 1e-6
         else:
             running[name] += event.device_time_total * 1e-6

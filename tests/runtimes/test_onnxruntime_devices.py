@@ -12,7 +12,7 @@ import pytest
 
 from pytest_portability import models
 from pytest_portability.errors import RuntimeUnavailable
-from pytest_portability.runtimes import Request
+from pytest_portability.runtimes import Request, cuda_driver
 from pytest_portability.runtimes import onnxruntime as adapter
 from pytest_portability.runtimes import onnxruntime_library as library
 from pytest_portability.runtimes import onnxruntime_providers as providers
@@ -53,6 +53,16 @@ class TestDevices:
                 ep_device("CUDAExecutionProvider", "GPU", NVIDIA, {"pci_bus_id": "0000:17:00.0"}),
                 "onnxruntime.cuda",
                 ("nvidia", "cuda", "gpu:0", ""),
+            ),
+            (
+                ep_device(
+                    "CUDAExecutionProvider",
+                    "GPU",
+                    NVIDIA,
+                    metadata={"cuda_device_name": "NVIDIA H200", "cuda_compute_capability": "9.0"},
+                ),
+                "onnxruntime.cuda",
+                ("nvidia", "cuda", "gpu:0", "NVIDIA H200"),
             ),
             (
                 ep_device("MIGraphXExecutionProvider", "GPU", AMD),
@@ -158,6 +168,25 @@ class TestDevices:
         devices, _ = providers.built_in(available, {"TensorrtExecutionProvider"})
         assert [(d.handle, d.product) for d in devices] == [("gpu:0", "NVIDIA A100-SXM4-80GB")]
 
+    def test_cards_are_numbered_as_the_driver_does_where_it_tells(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The fastest first, which is not the first on the bus."""
+        a100 = ["NVIDIA A100-SXM4-80GB", "8.0", "81920", "580.95.05", "00000000:17:00.0", "GPU-aa"]
+        h200 = ["NVIDIA H200", "9.0", "143771", "580.95.05", "00000000:65:00.0", "GPU-bb"]
+        monkeypatch.setattr(providers, "_nvidia_smi", lambda: [a100, h200])
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        told: tuple[str, ...] = ("GPU-bb", "GPU-aa")
+        monkeypatch.setattr(cuda_driver, "uuids", lambda: told)
+        devices, _ = providers.built_in(["CUDAExecutionProvider"], set())
+        assert [(d.handle, d.product) for d in devices] == [
+            ("gpu:0", "NVIDIA H200"),
+            ("gpu:1", "NVIDIA A100-SXM4-80GB"),
+        ]
+        told = ("GPU-of-another-name",)
+        devices, _ = providers.built_in(["CUDAExecutionProvider"], set())
+        assert [d.product for d in devices] == ["NVIDIA A100-SXM4-80GB", "NVIDIA H200"]
+
     def test_the_kernel_driver_tells_amd_architectures(self, tmp_path: Path) -> None:
         """MI300X is gfx942; the host's CPU is a node without a version."""
         nodes = tmp_path / "sys/class/kfd/kfd/topology/nodes"
@@ -195,11 +224,57 @@ class TestDevices:
             "and no amd GPU answered",
         }
 
+    @pytest.mark.parametrize("version", [b"99", b""])
+    def test_tensorrt_that_is_not_here_is_unusable_in_a_wheel_that_could_use_it(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: bytes
+    ) -> None:
+        """By the name that the provider's library asks for; where it tells none, it is believed."""
+        card = ["NVIDIA H200", "9.0", "143771", "580.95.05", "00000000:17:00.0", "GPU-aa"]
+        monkeypatch.setattr(providers, "_nvidia_smi", lambda: [card])
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        file = tmp_path / "libonnxruntime_providers_tensorrt.so"
+        file.write_bytes(b"\x7fELF\0libnvinfer.so." + version + b"\0libc.so.6\0")
+        available = ["TensorrtExecutionProvider", "CUDAExecutionProvider"]
+        devices, absents = providers.built_in(available, set(), folder=tmp_path)
+        found = [runtime for device in devices for runtime in device.runtimes]
+        if not version:
+            assert (found, absents) == (["onnxruntime.tensorrt", "onnxruntime.cuda"], [])
+            return
+        assert found == ["onnxruntime.cuda"]
+        (absent,) = absents
+        assert absent.name == "onnxruntime.tensorrt"
+        assert absent.reason.startswith("present but unusable: libnvinfer.so.99: cannot open")
+
     def test_this_machine_s_cpu_is_found(self) -> None:
         """With the name every library uses for it."""
         devices, _ = adapter.LIBRARY.devices()
         cpu = next(device for device in devices if "onnxruntime.cpu" in device.runtimes)
         assert (cpu.handle, cpu.vendor, cpu.platform) == ("cpu", "cpu", "cpu")
+
+
+class TestCuda:
+    """What a build for CUDA does when it is imported, and what it has to be told."""
+
+    def test_it_is_not_imported_before_children_are_forked(self) -> None:
+        """It may count the devices: see ``_register_bundled_cuda_plugin_ep`` of the package."""
+        for short in ("cuda", "tensorrt"):
+            assert "onnxruntime" not in adapter.runtime(f"onnxruntime.{short}").packages
+        for short in ("cpu", "openvino"):
+            assert "onnxruntime" in adapter.runtime(f"onnxruntime.{short}").packages
+
+    def test_it_is_told_to_load_cuda_s_libraries_where_they_are_wanted(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Those of NVIDIA's packages lie where no loader looks, unless torch has loaded them."""
+        told: list[str] = []
+        fake = SimpleNamespace(InferenceSession=None, preload_dlls=lambda: told.append("all"))
+        monkeypatch.setitem(sys.modules, "onnxruntime", fake)
+        assert library.load() is fake
+        assert told == []
+        assert library.load(cuda=True) is fake
+        assert told == ["all"]
+        del fake.preload_dlls
+        assert library.load(cuda=True) is fake
 
 
 class TestPlugins:

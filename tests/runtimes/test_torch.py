@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +25,11 @@ from pytest_portability.errors import (  # noqa: E402 - after the check for torc
     UsageError,
 )
 from pytest_portability.kernels import KernelPath, effective_precision  # noqa: E402
-from pytest_portability.runtimes import Request, load  # noqa: E402
+from pytest_portability.runtimes import (  # noqa: E402
+    Request,
+    load,
+    torch_ops,
+)
 from pytest_portability.runtimes import torch as adapter  # noqa: E402
 from pytest_portability.runtimes.torch_settings import check_precision, runs_tf32  # noqa: E402
 
@@ -548,3 +553,54 @@ def test_a_buffer_of_sparse_rows_is_described_by_what_it_holds() -> None:
 
     assert facts(1.0).tensors == facts(1.0).tensors
     assert facts(1.0).tensors["table"] != facts(2.0).tensors["table"]
+
+
+def test_what_a_device_s_build_leaves_to_the_cpu_has_the_host_s_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It launches nothing, so a profiler of a GPU gives it no time of the device's."""
+
+    class Profile:
+        def __init__(self, activities: object) -> None:
+            del activities
+
+        def __enter__(self) -> Profile:
+            return self
+
+        def __exit__(self, *_exc: object) -> None:
+            """Nothing to stop."""
+
+        def events(self) -> list[Any]:
+            def event(name: str, cpu_us: float, device_us: float) -> Any:
+                return SimpleNamespace(
+                    name=name,
+                    cpu_parent=None,
+                    device_type="DeviceType.CPU",
+                    cpu_time_total=cpu_us,
+                    device_time_total=device_us,
+                )
+
+            mm = [event("aten::mm", 5.0, 100e6)]
+            return [*mm, event("aten::relu", 6.0, 20e6), event("aten::relu", 80e6, 0.0)]
+
+    activity = SimpleNamespace(CPU="cpu", CUDA="cuda", XPU="xpu")
+    monkeypatch.setattr("torch.profiler.ProfilerActivity", activity)
+    monkeypatch.setattr("torch.profiler.supported_activities", lambda: {"cpu", "cuda"})
+    monkeypatch.setattr("torch.profiler.profile", Profile)
+    ops = {
+        torch_ops.Op(name=f"aten::{name}", device=device, precision="fp32", view=False): n
+        for name, device, n in (("mm", "cuda", 2), ("relu", "cuda", 4), ("relu", "cpu", 1))
+    }
+    hosted = torch_ops.hosted_by(ops, "cuda")
+    assert (hosted, torch_ops.hosted_by(ops, "cpu")) == ({"aten::relu"}, set())
+    names = {op.name for op in ops}
+    shares = torch_ops.timed_shares(
+        lambda: None, lambda: None, names=names, device="cuda", runs=1, hosted=hosted
+    )
+    uses = torch_ops.uses_of(ops, shares)
+    found = {(use.kernel.provider, use.kernel.op): use.share for use in uses}
+    assert found == {
+        ("aten:cpu", "relu"): pytest.approx(0.4),
+        ("aten:cuda", "relu"): pytest.approx(0.1),
+        ("aten:cuda", "mm"): pytest.approx(0.5),
+    }

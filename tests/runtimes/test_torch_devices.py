@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -231,3 +233,34 @@ def test_the_torch_that_is_here_sees_the_cpu() -> None:
     devices, _ = library("torch").devices()
     assert devices[0].handle == "cpu"
     assert devices[0].facts["torch"] == torch.__version__
+
+
+PRELOADED = """
+import torch
+
+asked = []
+torch.version.cuda = "13.0"
+torch._C._cuda_getDeviceCount = lambda: asked.append("devices") or 0
+torch._C._cuda_getCurrentRawStream = lambda index: 0  # imported where CUDA is compiled in
+
+from pytest_portability import children, pipeline, runtimes
+
+for name in ("torch", "torch.compile"):
+    for package in pipeline._preload(runtimes.load(name)):
+        assert children._import(package) == "", package
+assert "torch.utils.cpp_extension" in __import__("sys").modules
+print("asked", len(asked), torch.cuda.is_available(), len(asked))
+"""
+
+
+def test_nothing_that_a_fork_server_preloads_asks_cuda_for_its_devices(tmp_path: Path) -> None:
+    """Where there is a toolkit, it would poison every child; a torch with CUDA, by its shape."""
+    home = {"CUDA_HOME": str(tmp_path), "PYTORCH_NVML_BASED_CUDA_CHECK": ""}
+    done = subprocess.run(
+        [sys.executable, "-c", PRELOADED],
+        env={**os.environ, **home},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.splitlines()[-1:] == ["asked 0 False 1"], done.stdout + done.stderr

@@ -59,7 +59,7 @@ def effects(comparison: Comparison, record: Record, baseline: Record) -> Iterato
     if verdict is not Verdict.PARITY:
         yield from _slow(record, baseline, changes, clock)
         yield from _between(record, baseline, clock)
-        yield from _host(comparison, record, clock)
+        yield from _host(comparison, record, baseline, clock)
 
 
 def path_changes(record: Record, baseline: Record) -> tuple[Change, ...]:
@@ -258,17 +258,33 @@ def _between(record: Record, baseline: Record, clock: _Clock) -> Iterator[Effect
         yield Effect("launches", text, share)
 
 
-def _host(comparison: Comparison, record: Record, clock: _Clock) -> Iterator[Effect]:
+def _host(
+    comparison: Comparison, record: Record, baseline: Record, clock: _Clock
+) -> Iterator[Effect]:
     """The part of a loss of wall time that is no work."""
     loss = comparison.loss
     busy = next((axis for axis in comparison.axes if axis.axis == "busy"), None)
-    if loss is None or busy is None or loss.axis == "busy" or not clock.lost:
+    if loss is None or loss.axis == "busy" or not clock.lost:
         return
-    share = 1 - (clock.work - 1) / clock.lost
+    if busy is not None:
+        where, told, more = "processor", f"CPU time: {busy}", clock.work - 1
+    elif record.path.busy_s and baseline.path.busy_s:
+        where, more = "device", _device_work(record, baseline)
+        told = f"kernels' own times: {baseline.path.busy_s:.3g} → {record.path.busy_s:.3g} s a batch"
+    else:
+        return
+    share = 1 - more / clock.lost
     if share >= 0.2:
-        where = "processor" if record.platform == "cpu" else "device"
         text = f"the {where} waits: the work per batch is what it was, the wall time is not"
-        yield Effect("host", text, min(share, 1.0), (f"CPU time: {busy}", f"wall time: {loss}"))
+        yield Effect("host", text, min(share, 1.0), (told, f"wall time: {loss}"))
+
+
+def _device_work(record: Record, baseline: Record) -> float:
+    """Added time of an accelerator's kernels, as ``_Clock.lost`` is: of the baseline's batch."""
+    old, new = baseline.path.busy_s or 0.0, record.path.busy_s or 0.0
+    then_s, now_s = baseline.figures.yardstick_s, record.figures.yardstick_s
+    as_fast = then_s / now_s if then_s and now_s else 1.0
+    return (new * as_fast - old) / baseline.figures.wall.seconds
 
 
 def _memory(comparison: Comparison, record: Record, baseline: Record) -> Iterator[Effect]:

@@ -50,6 +50,8 @@ class KernelPath:
     Attributes:
         evidence: ``executed``, ``planned`` or ``none``.
         source: op types of the graph before fusion → count; empty where the runtime does not say.
+        busy_s: seconds that an accelerator works on one inference, by its kernels' own times; None
+            on a CPU, whose busy time is measured with the wall time, and where nothing tells.
         caveats: what this path cannot tell, one sentence each.
     """
 
@@ -57,6 +59,7 @@ class KernelPath:
     uses: tuple[KernelUse, ...] = ()
     evidence: str = "executed"
     source: Mapping[str, int] = field(default_factory=dict)
+    busy_s: float | None = None
     caveats: tuple[str, ...] = ()
 
 

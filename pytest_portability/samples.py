@@ -83,7 +83,8 @@ class Memory:
     """Peaks at the profile; None where not known.
 
     Attributes:
-        device_bytes: device allocator's peak.
+        device_bytes: device allocator's peak; of a runtime that does not tell it, growth of what
+            the driver says that the child holds, from before the build to after it was timed.
         arena_bytes: CPU arena in use at its peak, exact, without weights.
         process_bytes: growth of the child's resident set from before the build to its peak.
     """

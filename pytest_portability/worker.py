@@ -170,7 +170,9 @@ def _timed(job: Job) -> tuple[Outcome, Request]:
         answers.doing("taking its outputs")
         outputs = build.fetch()
         process_bytes = resident.growth_bytes()
-        device_bytes = build.device_memory_bytes()
+        # A runtime that does not tell keeps what it took: what is held now is the most it held.
+        told = build.device_memory_bytes()
+        device_bytes = seen.grown_bytes if told is None else told
         again = build.predict(job.inputs)
         answers.doing("computing the task metric")
         metrics = _metrics(job.metric, build, request.model)

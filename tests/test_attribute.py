@@ -362,6 +362,21 @@ def test_a_loss_of_wall_time_without_any_reason_is_the_hosts() -> None:
     assert any("CPU time" in line for line in cause.evidence)
 
 
+def test_on_an_accelerator_the_kernels_own_times_tell_what_the_host_kept_waiting() -> None:
+    """Its busy time is not measured with the wall time: a separate pass has it."""
+    batch_s = RECORD.figures.wall.seconds
+    before, after = (replace(RECORD.path, busy_s=batch_s * part) for part in (0.9, 1.0))
+    now = figures(None, steady(1.5 * batch_s / 0.001))
+    then = record(path=before, figures=figures(None, steady(batch_s / 0.001)), platform="cuda")
+    check = record(path=after, figures=now, platform="cuda")
+    (cause, *_) = causes(check, then)
+    assert (cause.kind, cause.share) == ("host", pytest.approx(0.8, abs=0.01))
+    assert cause.summary.startswith("the device waits: ")
+    assert cause.evidence[0] == "kernels' own times: 0.009 → 0.01 s a batch"
+    (cause,) = causes(replace(check, path=replace(after, busy_s=batch_s * 1.45)), then)
+    assert cause.kind == "unexplained"
+
+
 def test_the_toolchain_is_a_cause_only_when_nothing_else_explains() -> None:
     (cause,) = causes(slower(1.4, toolchain={"onnxruntime": "1.32.0"}))
     assert cause.kind == "toolchain"

@@ -334,6 +334,18 @@ def test_significant_rounds_to_five_digits(value: float, expected: float) -> Non
     assert significant(value) == expected
 
 
+def test_the_time_of_an_accelerator_s_kernels_is_kept_and_must_be_one(tmp_path: Path) -> None:
+    path = path_of(tmp_path, MODEL, TARGET)
+    one = a_record()
+    one = replace(one, path=replace(one.path, busy_s=0.0012345))
+    write(path, {one.key: one})
+    assert read(path) == {one.key: one}
+    text = path.read_text()
+    path.write_text(text.replace("busy_s = 0.0012345", "busy_s = -1.0"))
+    with pytest.raises(RecordError, match=r"kernels\.busy_s must be a finite number, not negative"):
+        read(path)
+
+
 def test_figures_are_rounded_and_counts_are_not(tmp_path: Path) -> None:
     """131 072 tokens a batch are not 131 070; a throughput is not known to seven digits."""
     path = put(tmp_path, a_record(throughput=1234.5678))

@@ -131,6 +131,7 @@ class Nvml:
     reasons: int = 0x1
     pids: list[int] = field(default_factory=lambda: [os.getpid()])
     mig: list[int] | None = None
+    used_bytes: int | None = None
     violations_ns: dict[int, int] = field(default_factory=dict)
     devices: int = 1
     known: tuple[str, ...] = ("GPU-8e8b5f3c-0000", "0000:1b:00.0")
@@ -186,7 +187,7 @@ class Nvml:
         return self.mig
 
     def nvmlDeviceGetComputeRunningProcesses(self, _device: str) -> list[Any]:
-        return [SimpleNamespace(pid=pid, usedGpuMemory=None) for pid in self.pids]
+        return [SimpleNamespace(pid=pid, usedGpuMemory=self.used_bytes) for pid in self.pids]
 
     def nvmlDeviceGetViolationStatus(self, _device: str, policy: int) -> Any:
         spent = self.violations_ns.get(policy, 0)
@@ -303,6 +304,21 @@ def test_in_a_container_whose_process_ids_differ_neighbours_are_unknown(
     assert "not among those on the device" in words(found, "neighbours")
 
 
+@pytest.mark.parametrize(("platform", "library"), [("cuda", "nvml"), ("rocm", "amdsmi")])
+def test_memory_that_this_process_holds_of_the_device_is_counted_from_when_the_watch_was_opened(
+    platform: str, library: str, request: pytest.FixtureRequest
+) -> None:
+    vendor = request.getfixturevalue(library)
+    vendor.used_bytes = 500_000_000
+    watch = Watch(platform, GPU)
+    vendor.used_bytes = 900_000_000
+    watch.start()
+    assert watch.stop().grown_bytes == 400_000_000
+    vendor.used_bytes = None  # as a driver for displays does
+    found = watch.stop()
+    assert (found.grown_bytes, found.missing) == (None, ())
+
+
 def test_processes_of_other_slices_are_not_counted(nvml: Nvml) -> None:
     nvml.mig, nvml.pids = [1, 1], [os.getpid(), 1]
     found = sensors.read("cuda", GPU)
@@ -387,6 +403,7 @@ class Amdsmi:
     )
     handles: list[str] = field(default_factory=lambda: ["device"])
     forbidden: bool = False
+    used_bytes: int | None = None
 
     AmdSmiClkType = ClkType
     AmdSmiTemperatureType = TemperatureType
@@ -418,7 +435,8 @@ class Amdsmi:
         return dict(self.status)
 
     def amdsmi_get_gpu_process_list(self, _device: str) -> list[dict[str, Any]]:
-        return [{"name": "N/A", "pid": pid, "mem": 0} for pid in self.pids]
+        held = {"gtt_mem": 0, "cpu_mem": 4096, "vram_mem": self.used_bytes}
+        return [{"name": "N/A", "pid": pid, "mem": 0, "memory_usage": held} for pid in self.pids]
 
 
 @pytest.fixture

@@ -465,6 +465,7 @@ def _read_kernels(table: Table) -> KernelPath:
         uses.append(KernelUse(kernel=kernel, **take_fields(KernelUse, row, ("kernel",))))
         row.finish()
     found = take_fields(KernelPath, table, ("uses",))
+    _check_figure(table, "busy_s", found["busy_s"])
     table.finish()
     return KernelPath(uses=tuple(uses), **found)
 

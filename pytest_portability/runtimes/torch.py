@@ -7,7 +7,7 @@ import dataclasses
 import inspect
 import itertools
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,13 +24,14 @@ from pytest_portability.models import Array, Arrays
 from pytest_portability.runtimes import Observed, Request
 from pytest_portability.runtimes.torch_devices import TorchLibrary, import_torch
 from pytest_portability.runtimes.torch_ops import (
+    KernelTimes,
     Op,
     executed_ops,
     hosted_by,
+    kernel_times,
     kernels_of,
     precision_word,
     source_of,
-    timed_shares,
     uses_of,
 )
 from pytest_portability.runtimes.torch_settings import (
@@ -451,12 +452,13 @@ class TorchRuntime:
             build.stage(inputs)
             ops = executed_ops(build.run_eagerly)
             build.synchronize()
-            shares, caveats = shares_of_ops(build, ops, runs)
+            times = times_of_ops(build, ops, runs)
             return KernelPath(
                 runtime=self.name,
-                uses=uses_of(ops, shares, build.is_tf32),
+                uses=uses_of(ops, times.shares, build.is_tf32),
                 source=source_of(ops),
-                caveats=caveats,
+                busy_s=times.busy_s,
+                caveats=times.caveats,
             )
         except Exception as exc:
             raise failure(exc, f"trace the module on {request.handle}") from exc
@@ -464,28 +466,16 @@ class TorchRuntime:
             build.close()
 
 
-def shares_of_ops(
-    build: ModuleBuild, ops: Mapping[Op, int], runs: int
-) -> tuple[dict[str, float], tuple[str, ...]]:
-    """Shares of time of an eager run's operators."""
-    names, hosted = {op.name for op in kernels_of(ops)}, hosted_by(ops, build.device.type)
-    return shares_of(build, build.run_eagerly, names, runs, hosted)
-
-
-def shares_of(
-    build: ModuleBuild,
-    call: Callable[[], Any],
-    names: Collection[str],
-    runs: int,
-    hosted: Collection[str] = (),
-) -> tuple[dict[str, float], tuple[str, ...]]:
-    """Shares of time by ``timed_shares``, or a caveat where the profiler cannot tell."""
-    kind, finish = build.device.type, build.synchronize
-    try:
-        shares = timed_shares(call, finish, names=names, device=kind, runs=runs, hosted=hosted)
-    except Exception as exc:  # noqa: BLE001 - a profiler that fails costs the shares, no more
-        return {}, (f"no time per kernel: torch.profiler failed with {type(exc).__name__}: {exc}",)
-    return shares, () if shares else (f"no time per kernel: torch has no profiler for {kind!r}",)
+def times_of_ops(build: ModuleBuild, ops: Mapping[Op, int], runs: int) -> KernelTimes:
+    """Times of an eager run's operators."""
+    return kernel_times(
+        build.run_eagerly,
+        build.synchronize,
+        names={op.name for op in kernels_of(ops)},
+        device=build.device.type,
+        runs=runs,
+        hosted=hosted_by(ops, build.device.type),
+    )
 
 
 def runtime(name: str) -> TorchRuntime:

@@ -22,8 +22,7 @@ from pytest_portability.runtimes.torch import (
     ENVIRONMENT,
     ModuleBuild,
     failure,
-    shares_of,
-    shares_of_ops,
+    times_of_ops,
 )
 from pytest_portability.runtimes.torch_inductor import (
     Introspection,
@@ -34,6 +33,7 @@ from pytest_portability.runtimes.torch_inductor import (
 )
 from pytest_portability.runtimes.torch_ops import (
     executed_ops,
+    kernel_times,
     source_of,
     uses_of,
 )
@@ -325,10 +325,15 @@ class CompileRuntime:
         ops = executed_ops(build.run_eagerly)
         source = source_of(ops)
         if not (build.first and build.first.partly):
-            shares, caveats = shares_of_ops(build, ops, runs)
+            times = times_of_ops(build, ops, runs)
             note = "torch.compile declined; these are the operators of the eager run"
-            uses = uses_of(ops, shares, build.is_tf32)
-            return KernelPath(runtime=self.name, uses=uses, source=source, caveats=(note, *caveats))
+            return KernelPath(
+                runtime=self.name,
+                uses=uses_of(ops, times.shares, build.is_tf32),
+                source=source,
+                busy_s=times.busy_s,
+                caveats=(note, *times.caveats),
+            )
         calls = [
             dataclasses.replace(call, kernel=in_tf32(call.kernel, build.is_tf32))
             for call in calls_of(seen.folder, seen.graphs)
@@ -336,14 +341,25 @@ class CompileRuntime:
         if not calls:
             note = f"backend {build.backend!r} does not tell its kernels"
             return KernelPath(runtime=self.name, evidence="none", source=source, caveats=(note,))
-        shares, caveats = shares_of(build, build.launch, {call.timed for call in calls}, runs)
+        times = kernel_times(
+            build.launch,
+            build.synchronize,
+            names={call.timed for call in calls},
+            device=build.device.type,
+            runs=runs,
+        )
+        left = ()
         if not build.first.really:
-            left = "what the compiler left eager is not in the path, and each graph is in it once"
-            caveats = (*caveats, left)
+            left = ("what the compiler left eager is not in the path, and each graph is in it once",)
         elif compiled_facts().graphs > 1:
-            caveats = (*caveats, "what runs eagerly between graph breaks is not in the path")
-        uses = uses_of_calls(calls, shares)
-        return KernelPath(runtime=self.name, uses=uses, source=source, caveats=caveats)
+            left = ("what runs eagerly between graph breaks is not in the path",)
+        return KernelPath(
+            runtime=self.name,
+            uses=uses_of_calls(calls, times.shares),
+            source=source,
+            busy_s=None if left else times.busy_s,
+            caveats=(*times.caveats, *left),
+        )
 
     def _check_inductor_options(self, options: Mapping[str, Any]) -> None:
         if not options:

@@ -6,7 +6,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
@@ -175,7 +175,22 @@ def uses_of(
     )
 
 
-def timed_shares(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelTimes:
+    """What a profiler tells of time, which is advisory: it takes part of it itself.
+
+    Attributes:
+        shares: name (of a hosted call: with ``HOSTED``) → share (0–1) of the wall time of a run.
+        busy_s: as in ``KernelPath``.
+        caveats: why there are none.
+    """
+
+    shares: Mapping[str, float] = field(default_factory=dict)
+    busy_s: float | None = None
+    caveats: tuple[str, ...] = ()
+
+
+def kernel_times(
     call: Callable[[], Any],
     finish: Callable[[], Any],
     *,
@@ -183,23 +198,18 @@ def timed_shares(
     device: str,
     runs: int,
     hosted: Collection[str] = (),
-) -> dict[str, float]:
-    """Measure which share of a run's time each operator takes, children included.
+) -> KernelTimes:
+    """Measure how long each operator takes of a run, children included.
 
     Args:
         call: one run.
         finish: returns when the work of ``call`` is done.
         names: what to look for; found inside another such name it is part of that one.
-        device: device type; on a device without a profiler nothing is found.
-        runs: profiled runs.
+        device: device type.
+        runs: profiled runs; figures are medians over them, as a neighbour spoils one.
         hosted: names of which some calls run on the CPU though the device is another.
-
-    Returns:
-        Name (of a hosted call: with ``HOSTED``) → share (0–1) of the wall time of a run, median
-        over those that were profiled: a neighbour spoils one of them. Advisory, the profiler
-        itself takes part of it.
     """
-    from torch.profiler import ProfilerActivity, profile, supported_activities
+    from torch.profiler import ProfilerActivity, supported_activities
 
     wanted = {
         "cpu": ProfilerActivity.CPU,
@@ -207,24 +217,43 @@ def timed_shares(
         "xpu": ProfilerActivity.XPU,
     }
     if wanted.get(device) not in supported_activities():
-        return {}
+        return KernelTimes(caveats=(f"no time per kernel: torch has no profiler for {device!r}",))
+    activities = sorted({ProfilerActivity.CPU, wanted[device]}, key=str)
     call()
     finish()
     shares: list[dict[str, float]] = []
-    activities = sorted({ProfilerActivity.CPU, wanted[device]}, key=str)
+    busy: list[float] = []
     for _ in range(runs):
-        with profile(activities=activities) as profiler:
-            start = time.perf_counter()
-            call()
-            finish()
-            wall_s = time.perf_counter() - start
+        try:
+            profiler, wall_s = _profiled(call, finish, activities)
+        except Exception as exc:  # noqa: BLE001 - a profiler that fails costs the times, no more
+            words = f"{type(exc).__name__}: {exc}"
+            return KernelTimes(caveats=(f"no time per kernel: torch.profiler failed with {words}",))
         seconds = _seconds(profiler, names, device, hosted)
         whole_s = max(wall_s, sum(seconds.values()))  # several streams or threads may overlap
         shares.append({name: part / whole_s for name, part in seconds.items()})
-    names = dict.fromkeys(name for of_run in shares for name in of_run)
-    found = {name: median(of_run.get(name, 0.0) for of_run in shares) for name in names}
+        busy.append(sum(part for name, part in seconds.items() if not name.endswith(HOSTED)))
+    every = dict.fromkeys(name for of_run in shares for name in of_run)
+    found = {name: median(of_run.get(name, 0.0) for of_run in shares) for name in every}
     whole = max(1.0, sum(found.values()))  # medians may add up to more than any run
-    return {name: share / whole for name, share in found.items()}
+    return KernelTimes(
+        shares={name: share / whole for name, share in found.items()},
+        busy_s=None if device == "cpu" else median(busy) or None,
+    )
+
+
+def _profiled(
+    call: Callable[[], Any], finish: Callable[[], Any], activities: list[Any]
+) -> tuple[Any, float]:
+    """The profiler after one run, and the run's wall seconds."""
+    from torch.profiler import profile
+
+    with profile(activities=activities) as profiler:
+        start = time.perf_counter()
+        call()
+        finish()
+        wall_s = time.perf_counter() - start
+    return profiler, wall_s
 
 
 def _seconds(

@@ -38,11 +38,13 @@ class Sensors:
     Attributes:
         throttled: reasons in force at either end or for at least ``MIN_SHARE`` of the time.
         neighbours: other processes on the accelerator, the more of both ends.
+        grown_bytes: of the device's memory that this process holds, since the watch was opened.
         missing: what is unknown, and why.
     """
 
     throttled: tuple[str, ...] = ()
     neighbours: int | None = None
+    grown_bytes: int | None = None
     clock_before_hz: float | None = None
     clock_after_hz: float | None = None
     temperature_before_c: float | None = None
@@ -75,6 +77,7 @@ class Watch:
         self._clock = clock
         self._read = _open(platform, facts, root)
         self._start_s = clock()
+        self._opened_bytes = self._read().own_bytes
         self._before = Reading()
 
     def start(self) -> None:
@@ -91,6 +94,7 @@ class Watch:
         return Sensors(
             throttled=once(before.throttled, after.throttled, grown),
             neighbours=max(known, default=None),
+            grown_bytes=_growth(self._opened_bytes, after.own_bytes),
             clock_before_hz=before.clock_hz,
             clock_after_hz=after.clock_hz,
             temperature_before_c=before.temperature_c,
@@ -141,6 +145,10 @@ def _grown(before: Iterable[Counter], after: Iterable[Counter], passed_s: float)
         if growth >= MIN_SHARE * whole:
             found.append(new.reason)
     return found
+
+
+def _growth(before: int | None, after: int | None) -> int | None:
+    return None if before is None or after is None else max(0, after - before)
 
 
 def _open(platform: str, facts: Mapping[str, str], root: Path) -> Callable[[], Reading]:

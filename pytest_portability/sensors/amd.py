@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pytest_portability.sensors.reading import Asked, Counter, Reading, UnknownError, only, others
+from pytest_portability.sensors.reading import Asked, Counter, Reading, UnknownError, only, others, own
 
 _VIOLATIONS = {
     "prochot_thrm": "prochot",
@@ -46,14 +46,17 @@ def _read(smi: Any, device: Any) -> Reading:
         power_w=ask("power", lambda: _first(smi.amdsmi_get_power_info(device), *_POWER)),
         # "N/A" where the device does not tell
         throttled=tuple(w for k, w in _VIOLATIONS.items() if status.get(f"active_{k}") is True),
-        neighbours=ask("neighbours", lambda: _neighbours(smi, device)),
+        neighbours=ask("neighbours", lambda: others(_held(smi, device))),
+        own_bytes=ask("own memory", lambda: own(_held(smi, device))),
         counters=tuple(_counters(status)),
         missing=tuple(ask.missing),
     )
 
 
-def _neighbours(smi: Any, device: Any) -> int:
-    return others(process["pid"] for process in smi.amdsmi_get_gpu_process_list(device))
+def _held(smi: Any, device: Any) -> dict[int, int | None]:
+    """Process id → bytes of the card's own memory."""
+    found = smi.amdsmi_get_gpu_process_list(device)
+    return {each["pid"]: each.get("memory_usage", {}).get("vram_mem") for each in found}
 
 
 def _clock(smi: Any, device: Any) -> float:

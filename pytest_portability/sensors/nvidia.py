@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pytest_portability.sensors.reading import Asked, Counter, Reading, UnknownError, only, others
+from pytest_portability.sensors.reading import Asked, Counter, Reading, UnknownError, only, others, own
 
 _IDLE = 0x1
 _POWER_CAP = 0x4
@@ -70,6 +70,7 @@ def _read(nvml: Any, device: Any) -> Reading:
         power_w=None if milliwatts is None else milliwatts / 1e3,
         throttled=reasons or (),
         neighbours=ask("neighbours", lambda: _neighbours(nvml, device)),
+        own_bytes=ask("own memory", lambda: own(_held(nvml, device))),
         counters=tuple(counters),
         missing=tuple(ask.missing),
     )
@@ -106,4 +107,10 @@ def _neighbours(nvml: Any, device: Any) -> int:
     if sliced:
         what = "a partitioned device (MIG): processes of other slices are no neighbours"
         raise UnknownError(what)
-    return others(process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(device))
+    return others(_held(nvml, device))
+
+
+def _held(nvml: Any, device: Any) -> dict[int, int | None]:
+    """Process id → bytes; None where a driver for displays (WDDM) keeps them to itself."""
+    found = nvml.nvmlDeviceGetComputeRunningProcesses(device)
+    return {process.pid: process.usedGpuMemory for process in found}

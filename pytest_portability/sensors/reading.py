@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -44,6 +44,7 @@ class Reading:
         power_w: watts of the device.
         throttled: reasons in force, in words.
         neighbours: other processes that hold the device, None where unknown.
+        own_bytes: of the device's memory that this process holds, None where unknown.
         counters: throttling so far.
         missing: what is unknown, and why.
     """
@@ -53,6 +54,7 @@ class Reading:
     power_w: float | None = None
     throttled: tuple[str, ...] = ()
     neighbours: int | None = None
+    own_bytes: int | None = None
     counters: tuple[Counter, ...] = ()
     missing: tuple[str, ...] = ()
 
@@ -95,17 +97,27 @@ def only(found: Sequence[T]) -> T:
     return found[0]
 
 
+def own(held: Mapping[int, int | None]) -> int | None:
+    """What this process holds, by process id; None where the driver does not tell its amount."""
+    return held[_found(held)]
+
+
 def others(pids: Iterable[int]) -> int:
     """How many processes beside this one, which holds the device too."""
     found = set(pids)
-    if os.getpid() not in found:
-        # Process ids of another namespace (a container): ours is among them, or is hidden.
-        what = "this process is not among those on the device, as in a container"
-        raise UnknownError(what)
-    foreign = found - {os.getpid()}
+    foreign = found - {_found(found)}
     if foreign:  # compilers that this process started are its own
         foreign -= {child.pid for child in psutil.Process().children(recursive=True)}
     return len(foreign)
+
+
+def _found(pids: Collection[int]) -> int:
+    """This process's id, which must be among them."""
+    if os.getpid() not in pids:
+        # Process ids of another namespace (a container): ours is among them, or is hidden.
+        what = "this process is not among those on the device, as in a container"
+        raise UnknownError(what)
+    return os.getpid()
 
 
 # --- the kernel's files ---------------------------------------------------------------------

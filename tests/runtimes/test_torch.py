@@ -594,10 +594,11 @@ def test_what_a_device_s_build_leaves_to_the_cpu_has_the_host_s_time(
     hosted = torch_ops.hosted_by(ops, "cuda")
     assert (hosted, torch_ops.hosted_by(ops, "cpu")) == ({"aten::relu"}, set())
     names = {op.name for op in ops}
-    shares = torch_ops.timed_shares(
+    times = torch_ops.kernel_times(
         lambda: None, lambda: None, names=names, device="cuda", runs=1, hosted=hosted
     )
-    uses = torch_ops.uses_of(ops, shares)
+    assert times.busy_s == pytest.approx(120.0)  # the device's own
+    uses = torch_ops.uses_of(ops, times.shares)
     found = {(use.kernel.provider, use.kernel.op): use.share for use in uses}
     assert found == {
         ("aten:cpu", "relu"): pytest.approx(0.4),

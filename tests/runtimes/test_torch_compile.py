@@ -25,7 +25,7 @@ from pytest_portability.kernel_changes import diff  # noqa: E402
 from pytest_portability.kernels import KernelPath  # noqa: E402
 from pytest_portability.runtimes import Request, load  # noqa: E402
 from pytest_portability.runtimes.torch_compile import Compiled  # noqa: E402
-from pytest_portability.runtimes.torch_ops import timed_shares  # noqa: E402
+from pytest_portability.runtimes.torch_ops import kernel_times  # noqa: E402
 
 MLP = rows(4, WIDTH)
 TOKENS = rows(2, 6, WIDTH)
@@ -302,11 +302,11 @@ def test_a_machine_without_a_compiler_skips_with_the_reason(
     )
 
 
-def test_a_device_without_a_profiler_has_no_shares() -> None:
+def test_a_device_without_a_profiler_has_no_times() -> None:
     """None is better than a guess."""
-    assert (
-        timed_shares(lambda: None, lambda: None, names={"aten::addmm"}, device="npu", runs=1) == {}
-    )
+    found = kernel_times(lambda: None, lambda: None, names={"aten::mm"}, device="npu", runs=1)
+    assert (found.shares, found.busy_s) == ({}, None)
+    assert found.caveats == ("no time per kernel: torch has no profiler for 'npu'",)
 
 
 def test_another_name_is_not_torch_compile() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from pytest_portability import report, run
 from pytest_portability.compare import Allowed
-from pytest_portability.errors import PortabilityError, UsageError
+from pytest_portability.errors import PortabilityError, UsageError, error_text
 from pytest_portability.report import document, markdown
 from pytest_portability.report import versions as shown
 from pytest_portability.report.terminal import harmless
@@ -175,11 +175,16 @@ def _write_html(found: document.Document, path: Path) -> None:
     from pytest_portability.report import html  # noqa: PLC0415 - what draws it is an extra
 
     try:
-        report.save(html.render(found), path)
+        page = html.render(found)
+    except Exception as exc:
+        msg = f"{path}: the page cannot be drawn ({error_text(exc)})"
+        raise UsageError(msg) from exc
+    try:
+        report.save(page, path)
     except OSError as exc:
         msg = f"{path}: cannot be written ({exc.strerror or exc})"
         raise UsageError(msg) from exc
-    print(f"written: {path} ({found.summary})")
+    print(harmless(f"written: {path} ({found.summary})"))
 
 
 def _targets(options: argparse.Namespace) -> int:

@@ -230,18 +230,18 @@ def _judged(shown: Comparison, record: Record, baseline: Record, allowed: Allowe
     same = _same_work(now.yardstick, then.yardstick)
     updated = same and now.yardstick != then.yardstick
     drift = memory_drift(record, baseline) if same else 0.0
+    machine = 0.0
+    if same and usable(now.yardstick_s) and usable(then.yardstick_s):
+        machine = now.yardstick_s / then.yardstick_s - 1
     axes = []
     for axis, mine, other in (("busy", now.busy, then.busy), ("wall", now.wall, then.wall)):
         if mine is not None and other is not None:
-            prior = expected(axis, record, baseline, shown.contended)
+            prior = expected(axis, record, baseline, shown.contended, machine)
             if updated:
                 prior = replace(prior, spread_rel=math.hypot(prior.spread_rel, UPDATED_SPREAD))
             crowd = crowding(axis, record, baseline)
             check, base = Sample(mine, now.repeats), Sample(other, then.repeats)
             axes.append(loss(axis, check, base, prior, relative=same, drift=drift + crowd))
-    machine = 0.0
-    if same and usable(now.yardstick_s) and usable(then.yardstick_s):
-        machine = now.yardstick_s / then.yardstick_s - 1
     shown = replace(shown, axes=tuple(a for a in axes if a is not None), machine_rel=machine)
     speed, reason, deciding = _speed(shown, _disordered(record, baseline))
     why = disturbance(now.throttled, then.throttled, now.neighbours)

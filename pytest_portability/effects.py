@@ -270,7 +270,9 @@ def _host(
         where, told, more = "processor", f"CPU time: {busy}", clock.work - 1
     elif record.path.busy_s and baseline.path.busy_s:
         where, more = "device", _device_work(record, baseline)
-        told = f"kernels' own times: {baseline.path.busy_s:.3g} → {record.path.busy_s:.3g} s a batch"
+        told = (
+            f"kernels' own times: {baseline.path.busy_s:.3g} → {record.path.busy_s:.3g} s a batch"
+        )
     else:
         return
     share = 1 - more / clock.lost

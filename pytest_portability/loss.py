@@ -81,6 +81,11 @@ SESSION_UNREST = 0.25
 """More of it per unit of unrest where several threads work: torch on two settled for whole sessions
 in states up to 18 % apart, within which windows disagreed by 14 %."""
 
+SESSION_SPEED = 0.07
+"""More of it per unit of ln(machine's speed) that the machine changed by since the record: a build
+of many small operators took 8 % longer than the yardstick tells in a session in which the machine
+had become 26 % slower between two of its measurements, and windows and repeats agreed."""
+
 UNREST = 0.4
 """More of it per unit of unrest: where the typical window takes 10 % longer than an undisturbed
 one, undisturbed ones of several processes have a standard deviation of some 4 %. Fitted on a
@@ -193,8 +198,10 @@ class Sample:
     repeats: int
 
 
-def expected(axis: str, check: Record, baseline: Record, contended: float | None) -> Prior:
-    """The prior of a comparison: by axis, unrest, threads and how contended the machine is.
+def expected(
+    axis: str, check: Record, baseline: Record, contended: float | None, machine: float = 0.0
+) -> Prior:
+    """The prior of a comparison: by axis, unrest, threads and how the machine is and was.
 
     Args:
         axis: ``busy`` or ``wall``.
@@ -202,9 +209,11 @@ def expected(axis: str, check: Record, baseline: Record, contended: float | None
         baseline: what it is held against; the less quiet of the two counts.
         contended: share (0–1) of the processor that neighbours took; None is unknown, and then
             taken for contended on a CPU.
+        machine: how much slower it became since the record, a fraction; negative is faster.
     """
+    moved = SESSION_SPEED * math.log1p(machine)
     if check.platform != "cpu":
-        return Prior(ACCELERATOR_SPREAD)
+        return Prior(ACCELERATOR_SPREAD, math.hypot(SESSION_SPREAD, moved))
     taken = UNKNOWN_CONTENTION if contended is None else contended
     then, now = baseline.figures.contended, check.figures.contended
     more = taken if then is None or now is None else abs(now - then)
@@ -212,7 +221,8 @@ def expected(axis: str, check: Record, baseline: Record, contended: float | None
     slope, change = CONTENTION[parallel, axis]
     unrest = max(_unrest(getattr(side.figures, axis)) for side in (check, baseline))
     spread = math.hypot(QUIET_SPREAD[axis], UNREST * unrest, slope * taken, change * more)
-    return Prior(spread, math.hypot(SESSION_SPREAD, SESSION_UNREST * unrest * parallel))
+    session = math.hypot(SESSION_SPREAD, SESSION_UNREST * unrest * parallel, moved)
+    return Prior(spread, session)
 
 
 def _unrest(axis: Axis) -> float:

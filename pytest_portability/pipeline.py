@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -231,6 +232,7 @@ class Pipeline:
         self._commit = commit
         self._progress = progress
         self._subjects: Recent[tuple[object, ...], Subject] = Recent(MOST_KEPT)
+        self._numbers = itertools.count()
         self._prepared: Recent[tuple[object, ...], tuple[Path, Mapping[str, str]]]
         self._prepared = Recent(MOST_KEPT, lambda made: delete(made[0]))
         self._kept: Recent[Path, Path] = Recent(2 * MOST_KEPT, delete)
@@ -368,7 +370,7 @@ class Pipeline:
         at = (built.source, built.batch, precision, opset)
         if at not in self._prepared:
             self._progress(f"{ask.name}: converting the model for {item.runtime.name}")
-            out = self._servers.directory / f"converted-{abs(hash(at))}.onnx"
+            out = self._servers.directory / f"converted-{next(self._numbers)}.onnx"
             args = (built.source, built.subject.inputs, precision, out, opset)
             try:
                 facts = self._call(item, ask, worker.prepare, *args)

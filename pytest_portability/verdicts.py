@@ -58,6 +58,15 @@ POLICY: Mapping[Verdict, Policy] = {
 """The one table. ``ok`` keeps the figures, so that ten losses of 4 % cannot creep through."""
 
 
+WRONG = frozenset(
+    {
+        *(Verdict.PARITY, Verdict.INTERFACE, Verdict.PLACEMENT, Verdict.UNFIT),
+        *(Verdict.ERROR, Verdict.SKIPPED),
+    }
+)
+"""Of a build that does not do what was asked for: its speed is not that of its target."""
+
+
 def outcome(verdict: Verdict, *, missing: str = "fail", inconclusive: str = "warn") -> str:
     """What the pytest item does: ``pass``, ``warn``, ``fail`` or ``skip``.
 

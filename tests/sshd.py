@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 SEPARATION = Path("/run/sshd")
-"""Where sshd that runs as root wants an empty directory, which the system's start-up makes."""
+"""Where sshd that runs as root wants an empty directory, which the system's start-up makes. It is
+left there: another process of a distributed run may have a server that needs it."""
 
 SERVER = """
 Port {port}
@@ -73,7 +74,9 @@ def serving(folder: Path) -> Iterator[Path]:
     config = folder / "client"
     config.write_text(CLIENT.format(**values), encoding="utf-8")
     (folder / "server").write_text(SERVER.format(**values), encoding="utf-8")
-    with _separation(), (folder / "said").open("w+b") as said:
+    if os.geteuid() == 0:
+        SEPARATION.mkdir(mode=0o755, exist_ok=True)
+    with (folder / "said").open("w+b") as said:
         command = [server, "-D", "-e", "-f", str(folder / "server")]
         process = subprocess.Popen(command, stdout=said, stderr=said)
         try:
@@ -90,19 +93,6 @@ def serving(folder: Path) -> Iterator[Path]:
 def _free_ports() -> tuple[int, int]:
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as b:
         return one.getsockname()[1], b.getsockname()[1]
-
-
-@contextlib.contextmanager
-def _separation() -> Iterator[None]:
-    needed = os.geteuid() == 0 and not SEPARATION.exists()
-    if needed:
-        SEPARATION.mkdir(mode=0o755)
-    try:
-        yield
-    finally:
-        if needed:
-            with contextlib.suppress(OSError):
-                SEPARATION.rmdir()
 
 
 def _trouble(config: Path, process: subprocess.Popen[bytes]) -> str:

@@ -313,6 +313,20 @@ def test_a_slower_machine_is_said_and_does_not_fail() -> None:
     assert some.warnings == ("by the yardstick this machine is 40% slower than the baseline's",)
 
 
+@pytest.mark.parametrize(("factor", "verdict"), [(1.087, "inconclusive"), (1.3, "regressed")])
+def test_a_small_loss_on_a_machine_of_another_speed_is_not_claimed(
+    factor: float, verdict: str
+) -> None:
+    """An unchanged build lost 8 % beyond what the yardstick told of a machine 26 % slower."""
+    times = [steady(10 * factor, repeats=6, spread=0.006) for _axis in range(2)]
+    check = record(figures=figures(*times, yardstick_s=0.00126))
+    found = decide(check, RECORD, measurement=measurement())
+    assert found.verdict.value == verdict
+    assert any("26% slower" in text for text in found.warnings)
+    same = record(figures=figures(*times))
+    assert decide(same, RECORD, measurement=measurement()).verdict is Verdict.REGRESSED
+
+
 @pytest.mark.parametrize(("now", "word"), [(8e9, "slower"), (12.5e9, "faster")])
 def test_other_memory_bandwidth_is_said_and_is_no_regression(now: float, word: str) -> None:
     """A build that waits for memory took 28 % longer beside a yardstick that took the same."""

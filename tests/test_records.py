@@ -335,9 +335,9 @@ def test_significant_rounds_to_five_digits(value: float, expected: float) -> Non
 
 
 def test_the_time_of_an_accelerator_s_kernels_is_kept_and_must_be_one(tmp_path: Path) -> None:
-    path = path_of(tmp_path, MODEL, TARGET)
     one = a_record()
     one = replace(one, path=replace(one.path, busy_s=0.0012345))
+    path = path_of(tmp_path, one.key.model, one.key.target)
     write(path, {one.key: one})
     assert read(path) == {one.key: one}
     text = path.read_text()

@@ -88,6 +88,25 @@ def test_hostile_text_starts_no_command_of_its_own(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.usefixtures("github")
+def test_an_item_whose_worker_crashed_is_shown_on_its_line(project: Project) -> None:
+    project.make(
+        """
+        import os
+
+        def test_fine(portability):
+            portability.check("m.onnx", inputs, name="ok")
+
+        def test_dies(portability):
+            os._exit(3)
+        """
+    )
+    (failed,) = commands(output(project.run("--portability", "-n", "2")))
+    lines = (project.path / "test_it.py").read_text("utf-8").splitlines()
+    line = lines.index("def test_dies(portability):") + 1
+    assert failed.startswith(f"::error file=test_it.py,line={line},title=ERROR")
+
+
 def test_junit_has_the_facts_of_an_item_as_properties(project: Project) -> None:
     project.make(TESTS)
     project.run("--portability", "--junitxml=junit.xml")

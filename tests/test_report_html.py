@@ -351,6 +351,40 @@ def test_hostile_text_is_only_text(evil: str) -> None:
         assert not set(evil.replace("[31m", "")) & set(found.text)
 
 
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize("evil", [*EVIL[:-1], "\x1b[31m\u202e"])
+@pytest.mark.parametrize("wanted", [(), ("--html=page.html",)], ids=["markdown", "html"])
+def test_a_hostile_file_steers_no_terminal(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    evil: str,
+    wanted: tuple[str, ...],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("r.json").write_text(json.dumps(poisoned(as_json.tables(varied()), evil)), "utf-8")
+    cli.main(["report", *wanted, "r.json"])
+    shown = "".join(capsys.readouterr())
+    assert shown
+    assert [c for c in shown if not c.isprintable() and c not in "\n\u200d"] == []
+
+
+def test_a_page_that_cannot_be_drawn_is_an_error_of_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_args: object) -> str:
+        msg = "Vega-Lite to SVG conversion failed"
+        raise ValueError(msg)
+
+    monkeypatch.setattr("vl_convert.vegalite_to_svg", broken)
+    monkeypatch.chdir(tmp_path)
+    Path("r.json").write_text(json.dumps(as_json.tables(varied())), "utf-8")
+    assert cli.main(["report", "--html=page.html", "r.json"]) == 2
+    told = capsys.readouterr().err
+    assert "page.html: the page cannot be drawn (ValueError: Vega-Lite to SVG conversion" in told
+    assert not Path("page.html").exists()
+
+
 @pytest.mark.parametrize("evil", EVIL[:-1])
 def test_the_renderer_escapes_names_in_plots(evil: str) -> None:
     """A role of a kernel is a text of the report, and stands in a legend."""

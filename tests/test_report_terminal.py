@@ -261,6 +261,23 @@ def test_progress_tells_how_many_items_and_how_long_the_others_take(
     assert told == ["1/3: ", "2/3, 2 min left: ", "3/3, 2 min left: ", ""]
 
 
+def test_the_time_that_is_left_falls_while_an_item_runs(
+    screen: tuple[terminal.Progress, Any],
+) -> None:
+    del screen
+    now = [0.0]
+    progress = terminal.Progress(None, lambda: now[0])
+    progress.expect(3)
+    told = []
+    for seconds in (0.0, 120.0):
+        now[0] = seconds
+        progress.begin()
+    for seconds in (120.0, 180.0, 300.0, 420.0):
+        now[0] = seconds
+        told.append(progress._place())
+    assert told == ["2/3, 4 min left: ", "2/3, 3 min left: ", "2/3, 1 min left: ", "2/3: "]
+
+
 def test_progress_of_a_single_item_counts_nothing() -> None:
     progress = terminal.Progress(None)
     progress.expect(1)

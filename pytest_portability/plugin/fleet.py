@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Generator, Sequence
 from typing import Any
@@ -18,8 +19,8 @@ ANSWER_S = 60.0
 
 
 def is_elsewhere(spec: str) -> bool:
-    """Whether a worker's ``--tx`` names a machine that keeps its own checkout."""
-    return any(part.startswith(("ssh=", "socket=", "vagrant_ssh=")) for part in spec.split("//"))
+    """Whether ``--tx``, of one worker or as given, is a machine that keeps its own checkout."""
+    return bool(re.search(r"(^|//)(\d+\*)?(ssh|socket|vagrant_ssh)=", spec))
 
 
 def keep_going(config: pytest.Config) -> None:
@@ -28,7 +29,8 @@ def keep_going(config: pytest.Config) -> None:
     xdist starts a worker that died once more. Where its machine is gone that ends the whole run.
     """
     given = config.getoption("tx", default=None) or ()
-    if any(map(is_elsewhere, given)) and config.getoption("maxworkerrestart", None) is None:
+    fleet = config.getoption("dist", default="no") == "each" and any(map(is_elsewhere, given))
+    if fleet and config.getoption("maxworkerrestart", None) is None:
         config.option.maxworkerrestart = "0"
 
 
@@ -70,11 +72,11 @@ class Fleet:
         self._version = version
         self._each = dist == "each"
         self.narrowed: set[str] = set()  # workers that left tests of ours out
-        self._wanted: list[str] = []  # the --tx of each worker
-        self._specs: dict[str, str] = {}  # worker that was started → its --tx
+        self._waiting: list[str] = []  # the --tx of each worker that is not yet started, in order
+        self._specs: dict[str, str] = {}  # worker → its --tx
         self._replaces: dict[str, str] = {}  # worker → the dead one it was started for
-        self._collected: dict[str, Sequence[str]] = {}
-        self._begun: dict[str, set[str]] = {}
+        self._collected: dict[str, Sequence[str]] = {}  # worker → its tests
+        self._begun: dict[str, set[str]] = {}  # worker → the tests it began
         self._dead: dict[str, str] = {}  # worker → why
 
     # -- what the other hooks of a run ask
@@ -136,8 +138,9 @@ class Fleet:
         try:
             return (yield)
         except (execnet.HostNotFound, execnet.RemoteError, EOFError, OSError) as exc:
-            which = self._wanted[len(self._specs)] if len(self._specs) < len(self._wanted) else "?"
-            why = error_text(exc).rpartition("\n")[2]
+            if not self._waiting:
+                raise  # another plugin's or a conftest's
+            which, why = self._waiting[0], error_text(exc).rpartition("\n")[2]
             msg = (
                 f"xdist could not start the worker --tx {which} ({why}). At an ssh= machine it "
                 "needs `ssh HOST PYTHON -V` to work without a password, with the PYTHON of "
@@ -156,7 +159,7 @@ class Fleet:
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_setupnodes(self, specs: Sequence[Any]) -> None:
         """Learn which workers are to be."""
-        self._wanted = [_given(spec) for spec in specs]
+        self._waiting = [_given(spec) for spec in specs]
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
@@ -174,6 +177,7 @@ class Fleet:
             channel.waitclose(ANSWER_S)
             if os.path.realpath(prefix) != os.path.realpath(sys.prefix):
                 raise pytest.UsageError(_other_environment(_given(spec), prefix))
+        self._waiting = self._waiting[1:]
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, node: Any, ids: Sequence[str]) -> None:

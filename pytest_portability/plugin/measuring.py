@@ -324,12 +324,13 @@ class RunHooks:
 
         who = nodeid, worker = (report.nodeid, getattr(report, "worker_id", ""))
         path, line, _ = report.location
-        self._places[report.nodeid] = (self.root / path, (line or 0) + 1)
+        # The first says it: of a worker that crashed xdist reports no line.
+        self._places.setdefault(nodeid, (self.root / path, (line or 0) + 1))
         if report.when == "setup":
             for before in self.fleet.begins(nodeid, worker):
                 self._ledger.forget(nodeid, before)  # pytest-rerunfailures runs it once more
         if here := ledger.unpacked(getattr(report, "portability_here", "")):
-            self.report.found(*here[:2])
+            self._learn(here, worker)
         if lost := ledger.unpacked(getattr(report, "portability_lost", "")):
             self._running[who] = replace(lost, worker=who[1])
         elif report.when == "call":
@@ -387,12 +388,16 @@ class RunHooks:
         from pytest_portability import ledger
 
         if found := ledger.unpacked(getattr(node, "workeroutput", {}).get("portability", "")):
-            self._several = True
-            *here, deselected = found
-            self.report.found(*here)
-            if deselected:
-                self._config.stash[deselected_key] = True
-                self.fleet.narrowed.add(node.gateway.id)
+            self._learn(found, node.gateway.id)
+
+    def _learn(self, found: tuple[Any, ...], worker: str) -> None:
+        """Take what ``_here`` of a worker says."""
+        self._several = True
+        *here, deselected = found
+        self.report.found(*here)
+        if deselected:
+            self._config.stash[deselected_key] = True
+            self.fleet.narrowed.add(worker)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -407,10 +412,11 @@ class RunHooks:
             return
         if self._several and (lacks := self.report.lacks(self.setting("require").value)):
             self.report.problems.append(lacks)
-        self.report.problems += self.fleet.problems
+        lost = self.fleet.problems
+        self.report.problems += lost
         ended = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
         stopped = session.shouldstop or session.shouldfail or not ended
-        partial = stopped or deselected_key in config.stash
+        partial = stopped or bool(lost) or deselected_key in config.stash
         self.report.whole = not partial and selection.whole(config)
         self._write_reports()
         if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and self.report.entries:

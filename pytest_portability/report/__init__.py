@@ -16,7 +16,7 @@ from pytest_portability.errors import UsageError, error_text
 from pytest_portability.records import Key, Record
 from pytest_portability.samples import Measurement
 from pytest_portability.targets import Absent, Target, require
-from pytest_portability.verdicts import Verdict
+from pytest_portability.verdicts import WRONG
 from pytest_portability.versions.delta import Delta, between
 
 
@@ -30,8 +30,8 @@ class Entry:
         measurement: raw samples, None where nothing was measured.
         update: what ``--update-baselines`` did: ``written``, ``refreshed``, ``unchanged``,
             ``refused: …`` (by the table), ``failed: …`` (by the file), or empty without it.
-        again: arguments that make pytest measure this item again; None where it was not held
-            against the baselines, so that nothing is to be recorded.
+        again: arguments that make pytest measure this item again, empty for its id; None where it
+            was not held against the baselines, so that nothing is to be recorded.
         outcome: what the verdict did to the test, one of ``document.OUTCOMES``.
     """
 
@@ -44,6 +44,11 @@ class Entry:
     update: str = ""
     again: tuple[str, ...] | None = ()
     outcome: str = "pass"
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """As ``again``, and nothing where there are none."""
+        return () if self.again is None else self.again or (self.nodeid,)
 
     @property
     def who(self) -> str:
@@ -116,7 +121,7 @@ class Report:
         found: dict[str, dict[Key, Record]] = {}
         for entry in sorted(self.entries, key=lambda e: (len(e.worker), e.worker)):
             record = entry.comparison.record
-            if record is not None and entry.comparison.verdict is not Verdict.UNFIT:
+            if record is not None and entry.comparison.verdict not in WRONG:
                 found.setdefault(entry.key.target, {})[entry.key] = record
         first, *others = found or ("",)
         deltas = (between(found[first], found[o], (first, o)) for o in others)
@@ -170,10 +175,9 @@ def write(report: Report, kind: str, path: Path) -> None:
     """
     try:
         save(_renderer(kind)(report), path)
-    except OSError as exc:
-        report.problems.append(f"the report {kind}:{path} was not written: {exc.strerror or exc}")
     except Exception as exc:  # noqa: BLE001 - what one cannot show must not lose the others
-        report.problems.append(f"the report {kind}:{path} was not written: {error_text(exc)}")
+        why = getattr(exc, "strerror", None) or error_text(exc)
+        report.problems.append(f"the report {kind}:{path} was not written: {why}")
 
 
 def _renderer(kind: str) -> Callable[[Report], str]:
@@ -197,12 +201,11 @@ def save(text: str, path: Path) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    special = path.exists() and not path.is_file()  # a pipe or a device stays what it is
-    path = path if special else Path(os.path.realpath(path))  # a link stays a link
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    if special:
+    if path.exists() and not path.is_file():  # a pipe or a device stays what it is
         path.write_text(text, encoding="utf-8")
         return
+    path = Path(os.path.realpath(path))  # a link stays a link
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_text(text, encoding="utf-8")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,14 @@ OUTCOMES = ("pass", "warn", "fail", "skip", "xfail")
 NO_TIME = {"parity", "memory", "unfit"}
 """Verdicts whose causes explain no lost time."""
 
+CALM = {"ok", "improved"}
+"""Verdicts that ask for nothing."""
+
+
+def word(verdict: str, update: str) -> str:
+    """The verdict, or that what failed is the record now."""
+    return "recorded" if update == "written" and verdict not in CALM else verdict
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
@@ -31,7 +38,6 @@ class Line:
     Attributes:
         source: the file it is from, empty for this run.
         build: runtime and precision.
-        loss: estimate, lower and upper end, as fractions.
         outcome: what became of its test, one of ``OUTCOMES``.
     """
 
@@ -47,7 +53,6 @@ class Line:
     update: str
     throughput: float | None
     unit: str
-    loss: tuple[float, float, float] | None
     memory_rel: float | None
     error_rel: float | None
     causes: tuple[Cause, ...]
@@ -57,7 +62,7 @@ class Line:
     @property
     def of_time(self) -> bool:
         """Whether the shares of its causes are of lost time."""
-        return self.loss is not None and self.verdict not in NO_TIME
+        return self.details.loss is not None and self.verdict not in NO_TIME
 
     @property
     def place(self) -> tuple[str, ...]:
@@ -165,7 +170,7 @@ def join(documents: Sequence[Document]) -> Document:
 
 def _line(item: Any, source: str) -> Line:
     table = Reader(item, source, "items")
-    loss, parity = (table.take(name, (dict, type(None))) for name in ("loss", "parity"))
+    parity = table.take("parity", (dict, type(None)))
     outcome = table.take("outcome", str)
     if outcome not in OUTCOMES:
         msg = f"{source}: key items.outcome is {outcome!r}; expected one of {', '.join(OUTCOMES)}"
@@ -176,7 +181,6 @@ def _line(item: Any, source: str) -> Line:
         source=source,
         build=f"{runtime}-{precision}" if runtime else "-",
         batch=" ".join([table.text("batch") or "-", *dims]),
-        loss=_interval(loss, source),
         error_rel=Reader(parity, source, "items.parity").figure("error_rel") if parity else None,
         causes=tuple(_causes(table.take("causes", list), source)),
         warnings=tuple(map(str, table.take("warnings", list))),
@@ -189,14 +193,6 @@ def _line(item: Any, source: str) -> Line:
             for name in ("nodeid", "model", "target", "verdict", "reason", "update", "unit")
         },
     )
-
-
-def _interval(loss: Any, source: str) -> tuple[float, float, float] | None:
-    if loss is None:
-        return None
-    found = [Reader(loss, source, "items.loss").figure(name) for name in ("value", "low", "high")]
-    value, low, high = (math.nan if figure is None else figure for figure in found)
-    return value, low, high
 
 
 def _causes(causes: Iterable[Any], source: str) -> Iterable[Cause]:

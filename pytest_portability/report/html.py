@@ -19,24 +19,21 @@ from markupsafe import Markup
 from pytest_portability.records import Figures, Key, Record
 from pytest_portability.report import plots
 from pytest_portability.report.details import Details
-from pytest_portability.report.document import Document, Line
+from pytest_portability.report.document import Document, Line, word
 from pytest_portability.report.terminal import DONE, command, harmless, recording
 from pytest_portability.report.units import (
     FILTERS,
     UNKNOWN,
     change,
     number,
-    rate,
     seconds,
     size,
     small,
     spread,
 )
 from pytest_portability.samples import Window, fading
+from pytest_portability.verdicts import WRONG
 from pytest_portability.versions.matrix import Portability, efficiencies, metrics
-
-WRONG = {"parity", "interface", "placement", "unfit", "error", "skipped"}
-"""Verdicts of a build that does not do what was asked for: its speed is nobody's efficiency."""
 
 SYMBOLS = {"pass": "✓", "warn": "!", "fail": "✕", "known": "◇", "none": "–"}
 """Of each tone, beside its word: a verdict is never told by colour alone."""
@@ -183,7 +180,7 @@ def _item(line: Line, name: str) -> Item:
         id=name,
         line=line,
         tone=_tone(line),
-        word=_word(line),
+        word=word(line.verdict, line.update),
         figures=list(_figures(line)),
         outputs=list(_outputs(details)),
         metrics=list(_metrics(now, then)),
@@ -205,12 +202,6 @@ def _tone(line: Line) -> str:
     return "pass" if good else "known"
 
 
-def _word(line: Line) -> str:
-    """The verdict, or that what failed is the record now."""
-    calm = line.verdict in ("ok", "improved")
-    return "recorded" if line.update == "written" and not calm else line.verdict
-
-
 def _tone_of_run(document: Document) -> str:
     if document.failed:
         return "fail"
@@ -224,8 +215,8 @@ def _figures(line: Line) -> Iterator[Figure]:
     now, then = record.figures, baseline.figures if baseline else None
     unit = f"{now.unit} per second"
     for name, words, shown in (
-        ("throughput", unit, rate),
-        ("burst_throughput", f"{unit}, best window", rate),
+        ("throughput", unit, number),
+        ("burst_throughput", f"{unit}, best window", number),
         ("latency_p50_s", "latency, median", seconds),
         ("latency_p90_s", "latency, 90 % of calls", seconds),
         ("latency_p99_s", "latency, 99 % of calls", seconds),
@@ -419,8 +410,8 @@ def _windows(details: Details) -> Drawn:
     spec = plots.windows(pairs, figures.throughput, figures.burst_throughput)
     drifts = [change(_drift(repeat)) for repeat in details.windows]
     text = (
-        f"sustained {rate(figures.throughput)} (line), best window "
-        f"{rate(figures.burst_throughput)} (dotted) {figures.unit} per second; time per batch, "
+        f"sustained {number(figures.throughput)} (line), best window "
+        f"{number(figures.burst_throughput)} (dotted) {figures.unit} per second; time per batch, "
         f"last third against first, of each repeat: {', '.join(drifts)}"
     )
     return spec, f"Windows over time, {figures.unit} per second", text
@@ -455,9 +446,10 @@ def _matrix(items: Sequence[Item]) -> dict[str, dict[str, dict[str, list[Item]]]
 def _portability(document: Document) -> Iterator[Portability]:
     """The metric of each way to build a model that was measured on two targets or more."""
     models: dict[str, dict[Key, float]] = {}
+    wrong = {verdict.value for verdict in WRONG}
     for line in document.lines:
         record, throughput = line.details.record, line.throughput
-        if record is None or throughput is None or line.verdict in WRONG:
+        if record is None or throughput is None or line.verdict in wrong:
             continue
         if 0 < throughput < math.inf:
             best = models.setdefault(line.model, {})

@@ -92,7 +92,7 @@ def _item(entry: Entry) -> dict[str, Any]:
         "causes": entry.causes,
         "warnings": comparison.warnings,
         "update": entry.update,
-        "again": [] if entry.again is None else entry.again or (entry.nodeid,),
+        "again": entry.arguments,
         "writes": {
             name: compare.writes(comparison, accepted=accepted)
             for name, accepted in (("plain", False), ("accepted", True))

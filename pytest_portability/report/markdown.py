@@ -45,17 +45,16 @@ def _paragraph(line: Line) -> Iterator[str]:
 
 def _cells(line: Line) -> Sequence[str]:
     unit = "" if line.unit in ("", "samples") else f" {line.unit}"
-    loss = "-"
-    if line.loss is not None:
-        value, low, high = line.loss
-        loss = f"{-value:+.1%} ({-high:+.1%} to {-low:+.1%})"
+    loss, change = line.details.loss, "-"
+    if loss is not None:
+        change = f"{-loss.value:+.1%} ({-loss.high:+.1%} to {-loss.low:+.1%})"
     return (
         line.model,
         line.target,
         line.build,
         line.batch,
         "-" if line.throughput is None else f"{line.throughput:.4g}{unit}",
-        loss,
+        change,
         "-" if line.memory_rel is None else f"{line.memory_rel:+.0%}",
         "-" if line.error_rel is None else f"{line.error_rel:.1e}",
         line.verdict.upper() if line.outcome == "fail" else line.verdict,

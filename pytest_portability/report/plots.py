@@ -150,7 +150,7 @@ def roles(times: Mapping[str, Mapping[str, float]]) -> Mapping[str, Any] | None:
     ]
     if not values:
         return None
-    names = list(dict.fromkeys(harmless(role) for roles in times.values() for role in roles))
+    names = list(dict.fromkeys(harmless(role) for by_role in times.values() for role in by_role))
     colour = {
         "field": "role",
         "type": "nominal",

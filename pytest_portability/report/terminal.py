@@ -16,7 +16,7 @@ from pytest_portability.attribute import Cause, lost_time
 from pytest_portability.compare import Comparison
 from pytest_portability.records import Figures
 from pytest_portability.report import Entry, Report
-from pytest_portability.report.document import NO_TIME
+from pytest_portability.report.document import CALM, NO_TIME, word
 from pytest_portability.targets import Target
 from pytest_portability.verdicts import Verdict
 
@@ -117,15 +117,9 @@ def _row(entry: Entry) -> tuple[str, ...]:
 
 
 def _verdict(entry: Entry) -> str:
-    calm = entry.comparison.verdict in {Verdict.OK, Verdict.IMPROVED} or entry.update in DONE
-    return _word(entry) if calm else _word(entry).upper()
-
-
-def _word(entry: Entry) -> str:
-    """The verdict, or that what failed is the record now."""
-    calm = entry.comparison.verdict in {Verdict.OK, Verdict.IMPROVED}
-    recorded = entry.update == "written" and not calm
-    return "recorded" if recorded else entry.comparison.verdict.value
+    verdict = entry.comparison.verdict.value
+    shown = word(verdict, entry.update)
+    return shown if verdict in CALM or entry.update in DONE else shown.upper()
 
 
 def _batch(batch: int, figures: Figures | None) -> str:
@@ -206,7 +200,7 @@ def failure(entry: Entry, log: str = "") -> str:
         lines_.append("  last output of the child process:")
         lines_ += [f"    {line}" for line in log.splitlines()]
     if entry.again is not None:
-        lines_.append(f"  measure it again: {command(entry.again or (entry.nodeid,))}")
+        lines_.append(f"  measure it again: {command(entry.arguments)}")
     lines_ += [f"  {line}" for line in _advice(entry)]
     return "\n".join(harmless(line) for line in lines_)
 
@@ -235,7 +229,7 @@ def _advice(entry: Entry) -> list[str]:
     if entry.again is None:
         return []
     plain, accepted = (compare.writes(entry.comparison, accepted=given) for given in (False, True))
-    what, told = recording(entry.again or (entry.nodeid,), plain=plain, accepted=accepted)
+    what, told = recording(entry.arguments, plain=plain, accepted=accepted)
     return [f"{what}: {told}"] if told else []
 
 
@@ -333,8 +327,8 @@ def _unused(report: Report) -> Iterator[str]:
 
 
 def _summary(report: Report) -> str:
-    words = Counter(map(_word, report.entries))
-    counts = ", ".join(f"{n} {word}" for word, n in words.most_common())
+    words = Counter(word(e.comparison.verdict.value, e.update) for e in report.entries)
+    counts = ", ".join(f"{n} {each}" for each, n in words.most_common())
     return f"portability: {report.measured} measured; {counts}"
 
 
@@ -364,7 +358,7 @@ class Progress:
         self._writer = writer
         self._clock = clock
         self._items = self._begun = 0
-        self._since = 0.0
+        self._since = self._latest = 0.0
         self._stream: IO[str] | None = None
         dumb = os.environ.get("TERM", "dumb") == "dumb"  # Windows has no TERM, and not the codes
         if writer is not None and not dumb and sys.stdout.isatty():
@@ -376,7 +370,8 @@ class Progress:
 
     def begin(self) -> None:
         """Learn that the next one begins."""
-        self._since = self._since if self._begun else self._clock()
+        self._latest = self._clock()
+        self._since = self._since if self._begun else self._latest
         self._begun += 1
 
     def _place(self) -> str:
@@ -387,7 +382,8 @@ class Progress:
         done, left = self._begun - 1, self._items - self._begun + 1
         if self._items < 2 or left < 1:
             return ""
-        minutes = (self._clock() - self._since) / done * left / 60 if done > 0 else 0.0
+        each_s = (self._latest - self._since) / done if done > 0 else 0.0
+        minutes = (each_s * left - (self._clock() - self._latest)) / 60
         rest = f", {minutes:.0f} min left" if minutes >= 1 else ""
         return f"{self._begun}/{self._items}{rest}: "
 

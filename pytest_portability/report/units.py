@@ -18,11 +18,6 @@ def number(value: float | None, digits: int = 4) -> str:
     return f"{value:.{digits}g}"
 
 
-def rate(value: float | None) -> str:
-    """Items per second."""
-    return number(value)
-
-
 def small(value: float | None) -> str:
     """An error, such as ``2.1e-4``; exactly nothing is 0."""
     if value is None or not math.isfinite(value):
@@ -74,5 +69,5 @@ def sort_key(value: float | None) -> str:
     return "" if value is None or not math.isfinite(value) else f"{value:.9g}"
 
 
-FILTERS = {f.__name__: f for f in (rate, small, change, share, bar, sort_key)}
+FILTERS = {f.__name__: f for f in (number, small, change, share, bar, sort_key)}
 """What the template may do with a figure."""

@@ -348,17 +348,17 @@ class CompileRuntime:
             device=build.device.type,
             runs=runs,
         )
-        left = ()
+        left = ""
         if not build.first.really:
-            left = ("what the compiler left eager is not in the path, and each graph is in it once",)
+            left = "what the compiler left eager is not in the path, and each graph is in it once"
         elif compiled_facts().graphs > 1:
-            left = ("what runs eagerly between graph breaks is not in the path",)
+            left = "what runs eagerly between graph breaks is not in the path"
         return KernelPath(
             runtime=self.name,
             uses=uses_of_calls(calls, times.shares),
             source=source,
             busy_s=None if left else times.busy_s,
-            caveats=(*times.caveats, *left),
+            caveats=(*times.caveats, *[left] * bool(left)),
         )
 
     def _check_inductor_options(self, options: Mapping[str, Any]) -> None:

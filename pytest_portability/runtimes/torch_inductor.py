@@ -35,13 +35,13 @@ def learn_instruction_sets() -> None:
     """
     with contextlib.suppress(Exception):  # what is wrong is said where a module is compiled
         torch = import_compiler()
-        with _unasked(torch.cuda):
+        with _devices_uncounted(torch.cuda):
             importlib.import_module("torch.utils.cpp_extension")
         importlib.import_module("torch._inductor.cpu_vec_isa").valid_vec_isa_list()
 
 
 @contextlib.contextmanager
-def _unasked(cuda: Any) -> Iterator[None]:
+def _devices_uncounted(cuda: Any) -> Iterator[None]:
     """Keep ``is_available()`` from counting devices.
 
     Where there is a CUDA toolkit, importing ``cpp_extension`` asks it, for a warning only. Whoever

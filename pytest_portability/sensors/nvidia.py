@@ -8,7 +8,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pytest_portability.sensors.reading import Asked, Counter, Reading, UnknownError, only, others, own
+from pytest_portability.sensors.reading import (
+    Asked,
+    Counter,
+    Reading,
+    UnknownError,
+    only,
+    others,
+    own,
+)
 
 _IDLE = 0x1
 _POWER_CAP = 0x4

@@ -292,11 +292,19 @@ def record(project: Project, found: Found, limit_s: float) -> None:
         what = f"{owed - len(items)} of {owed} items"
         found.add(Row(part="record", what=what, status=ENDED))
     for item in items:
-        right = item["update"] if item["verdict"] == "missing" else ""
-        status = "right" if right else "wrong"
-        seen = f"{item['verdict']} {item['update']}"
-        seen += "" if right else f": {item['reason'][:300]}"
-        found.add(Row(part="record", what=_name(item), owed="recorded", seen=seen, status=status))
+        found.add(_kept("record", _name(item), item))
+
+
+def _kept(part: str, what: str, item: Mapping[str, Any]) -> Row:
+    right, seen = _is_recorded(item), f"{item['verdict']} {item['update']}"
+    seen += "" if right else f": {item['reason'][:300]}"
+    status = "right" if right else "wrong"
+    return Row(part=part, what=what, owed="recorded", seen=seen, status=status)
+
+
+def _is_recorded(item: Mapping[str, Any]) -> bool:
+    """Whether an item that had no record has one now: one may be refused, or fail to be written."""
+    return bool(item["verdict"] == "missing" and item["update"] == "written")
 
 
 def _count(plan: Plan) -> int:
@@ -312,7 +320,7 @@ def _name(item: Mapping[str, Any]) -> str:
 def _recorded(found: Found) -> list[dict[str, Any]]:
     """Items that were recorded, so far."""
     reports = [found.reports[part] for part in ("record", "compiled") if part in found.reports]
-    return [item for r in reports for item in r["items"] if item["throughput"] is not None]
+    return [item for r in reports for item in r["items"] if _is_recorded(item)]
 
 
 def faults(project: Project, found: Found, limit_s: float, model: str = "") -> None:
@@ -393,9 +401,7 @@ def compiled(project: Project, found: Found, limit_s: float) -> None:
     start_s = time.monotonic()
     node = "test_device.py::test_compiled"
     for item in project.run("compiled", limit_s / 2, "--update-baselines", node):
-        status = "right" if item["throughput"] is not None else "wrong"
-        seen = f"{item['verdict']} {item['update']}: {item['reason'][:300]}"
-        found.add(Row(part="compiled", what=what, owed="recorded", seen=seen, status=status))
+        found.add(_kept("compiled", what, item))
     faults(project, found, limit_s - (time.monotonic() - start_s), "compiled")
 
 

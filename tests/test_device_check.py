@@ -60,7 +60,7 @@ def item(model: str = "minilm", verdict: str = "ok", **changed: Any) -> dict[str
 
 @dataclass
 class Scripted(Project):
-    """A project whose runs give what they are told to."""
+    """A project whose runs give what they are told to; what is recorded had no record before."""
 
     folder: Path
     plan: Plan
@@ -72,8 +72,11 @@ class Scripted(Project):
         self, part: str, limit_s: float, *args: str, faulty: bool = False
     ) -> list[dict[str, Any]]:
         self.asked.append((part, *args))
-        self.found.reports[part] = {"items": self.gives}
-        return self.gives
+        gives = self.gives
+        if "--update-baselines" in args:
+            gives = [{**it, "verdict": it["verdict"].replace("ok", "missing")} for it in gives]
+        self.found.reports[part] = {"items": gives}
+        return gives
 
 
 def scripted(path: Path, plan: Plan, gives: list[dict[str, Any]]) -> Scripted:
@@ -177,6 +180,38 @@ class TestJudging:
         found = Found(out=tmp_path / "d.json", dry_run=False)
         found.rows = [Row(part="p", what="w", status=status) for status in statuses]
         assert found.code == code
+
+
+class TestRecording:
+    """An item is recorded where it had no record and has one now."""
+
+    FAILED = "failed: No space left on device"
+
+    @pytest.mark.parametrize("model", ["minilm", "compiled"])
+    @pytest.mark.parametrize(
+        ("verdict", "update", "status", "seen"),
+        [
+            ("missing", "written", "right", "missing written"),
+            ("missing", FAILED, "wrong", f"missing {FAILED}: because"),
+            ("error", "refused: error is never recorded", "wrong", "error refused: error is"),
+            ("improved", "written", "wrong", "improved written: because"),
+        ],
+    )
+    def test_only_what_was_written_is_right(  # noqa: PLR0917 - the cases
+        self, tmp_path: Path, model: str, verdict: str, update: str, status: str, seen: str
+    ) -> None:
+        batch = 1 if model == "compiled" else 64
+        project = scripted(tmp_path, H200, [item(model, verdict, update=update, batch=batch)])
+        part = "compiled" if model == "compiled" else "record"
+        device_parts.PARTS[part](project, project.found, 100.0)
+        (row,) = (r for r in project.found.rows if r.part == part and r.owed == "recorded")
+        assert row.status == status
+        assert row.seen.startswith(seen)
+        if status == "wrong":
+            device_parts.unchanged(project, project.found, 100.0)
+            device_parts.faults(project, project.found, 100.0, model)
+            left = {r.status for r in project.found.rows if r.part in {"unchanged", "faults"}}
+            assert left == {"not run: its good build was not recorded"}
 
 
 class TestAgreement:

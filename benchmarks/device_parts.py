@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -380,16 +381,32 @@ def neighbour(project: Project, found: Found, limit_s: float) -> None:
         return
     command = [sys.executable, device_agreement.__file__, "--neighbour", plan.handle]
     command.append(str(limit_s))
+    start_s = time.monotonic()
     other = _child(command, project.folder, subprocess.PIPE, {})
+    said = ""
     try:
-        line = other.stdout.readline() if other.stdout else ""
-        items = project.run("neighbour", limit_s, nodes[-1]) if line.startswith("ready") else []
+        said = _until_ready(other, limit_s / 2)
+        left_s = limit_s - (time.monotonic() - start_s)
+        items = project.run("neighbour", left_s, nodes[-1]) if said.endswith("ready\n") else []
     finally:
         other.kill()
-        rest = other.communicate()[0]
-    found.output["neighbour's own"] = f"{line}{rest}"[-5000:]
+        said += other.communicate()[0]
+    found.output["neighbour's own"] = said[-5000:]
     item = items[0] if items else None
     _judge(found, "neighbour", "unchanged build beside products", UNCHANGED, item)
+
+
+def _until_ready(child: subprocess.Popen[str], limit_s: float) -> str:
+    """What a child says until it is ready, or has ended: at the limit it is killed."""
+    late = threading.Timer(limit_s, child.kill)
+    late.start()
+    said = ""
+    try:
+        while child.stdout and not said.endswith("ready\n") and (line := child.stdout.readline()):
+            said += line
+    finally:
+        late.cancel()
+    return said
 
 
 def compiled(project: Project, found: Found, limit_s: float) -> None:

@@ -67,11 +67,13 @@ class Scripted(Project):
     found: Found
     gives: list[dict[str, Any]]
     asked: list[tuple[str, ...]] = field(default_factory=list)
+    limits_s: list[float] = field(default_factory=list)
 
     def run(
         self, part: str, limit_s: float, *args: str, faulty: bool = False
     ) -> list[dict[str, Any]]:
         self.asked.append((part, *args))
+        self.limits_s.append(limit_s)
         gives = self.gives
         if "--update-baselines" in args:
             gives = [{**it, "verdict": it["verdict"].replace("ok", "missing")} for it in gives]
@@ -346,6 +348,43 @@ class TestFaults:
         assert len(project.asked[-1]) == 1 + 2
         rows = [row.status for row in project.found.rows if row.part == "unchanged"]
         assert sorted(rows) == ["not run: out of time", "right", "right"]
+
+
+class TestNeighbour:
+    """Another process on the device, which must be there before the build is checked."""
+
+    def beside(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch, script: str, limit_s: float
+    ) -> Scripted:
+        """The part, beside a neighbour of that script."""
+        pytest.importorskip("torch")
+        import device_agreement  # noqa: PLC0415 - not where NumPy alone is installed
+
+        file = path / "neighbour.py"
+        file.write_text(f"import time\n{script}\ntime.sleep(600)\n", encoding="utf-8")
+        monkeypatch.setattr(device_agreement, "__file__", str(file))
+        project = scripted(path, H200, [item()])
+        device_parts.record(project, project.found, 100.0)
+        device_parts.neighbour(project, project.found, limit_s)
+        return project
+
+    def test_the_build_is_checked_in_what_is_left_once_the_neighbour_is_busy(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Whatever its libraries say first."""
+        script = "print('a warning'); print('ready', flush=True)"
+        project = self.beside(tmp_path, monkeypatch, script, 60.0)
+        assert project.asked[-1] == ("neighbour", item()["nodeid"])
+        assert project.limits_s[-1] < 60.0
+        assert project.found.rows[-1].status == "right"
+        assert project.found.output["neighbour's own"] == "a warning\nready\n"
+
+    def test_one_that_hangs_in_its_start_is_ended_and_costs_this_part_only(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        project = self.beside(tmp_path, monkeypatch, "", 1.0)
+        assert [part for part, *_ in project.asked] == ["record"]
+        assert project.found.rows[-1].status == device_parts.ENDED
 
 
 def test_packages_that_are_missing_are_named() -> None:

@@ -110,9 +110,12 @@ class Found:
 
     def add(self, row: Row) -> None:
         """Keep a row, and show it."""
+        # Not before what the plugin needs is known to be here.
+        from pytest_portability.report.markdown import cell
+
         self.rows.append(row)
         cells = (row.part, row.what, row.owed or "–", row.seen or "–", row.status)
-        print(f"| {' | '.join(cells)} |", flush=True)
+        print(f"| {' | '.join(cell(' '.join(text.split())) for text in cells)} |", flush=True)
 
     @property
     def code(self) -> int:

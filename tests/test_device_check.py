@@ -184,6 +184,17 @@ class TestJudging:
         assert found.code == code
 
 
+def test_what_a_runtime_wrote_is_one_row_of_the_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = Found(out=tmp_path / "d.json", dry_run=False)
+    seen = "RuntimeError: a | b\n  in c\x1b[2J"
+    found.add(Row(part="agreement", what="it", seen=seen, status="wrong"))
+    row = r"| agreement | it | – | RuntimeError: a \| b in c\\x1b\[2J | wrong |"
+    assert capsys.readouterr().out == row + "\n"
+    assert found.rows[0].seen == seen
+
+
 class TestRecording:
     """An item is recorded where it had no record and has one now."""
 
@@ -264,6 +275,24 @@ class TestAgreement:
         ((launches, seconds, wall_s),) = evented.spans
         assert (launches, seconds) == (2, 0.003)
         assert wall_s >= 0
+
+    def test_one_that_fails_says_so_in_few_words_and_the_next_one_follows(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        import device_agreement  # noqa: PLC0415
+
+        def fails(*_args: Any, **_named: Any) -> None:
+            msg = "no kernel image\n" * 1000
+            raise RuntimeError(msg)
+
+        monkeypatch.setattr(device_agreement, "measured", fails)
+        cases = [["torch", "conv", "fp32", batch] for batch in (1, 64)]
+        given = {"plan": asdict(H200), "cases": cases, "rounds": 1}
+        assert device_agreement.main([json.dumps(given)]) == 0
+        lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert [line["batch"] for line in lines] == [1, 64]
+        assert lines[0]["error"].startswith("RuntimeError: no kernel image")
+        assert len(lines[0]["error"]) == 300
 
     def test_the_largest_batch_is_in_fp32_which_the_device_bounds(self) -> None:
         assert device_parts._diagonal(H200) == [("fp16", 1), ("native", 8), ("fp32", 64)]

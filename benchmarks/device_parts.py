@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -86,6 +87,7 @@ class Found:
         cases: what the stopwatch, the events, the loop and the kernels gave.
         reports: part → pytest's JSON report.
         records: file → its text.
+        folder: of the test project, which is not written.
     """
 
     out: Path
@@ -98,12 +100,15 @@ class Found:
     reports: dict[str, Any] = field(default_factory=dict)
     output: dict[str, str] = field(default_factory=dict)
     records: dict[str, str] = field(default_factory=dict)
+    folder: Path | None = None
 
     def write(self) -> None:
         """Write the JSON, whole or not at all."""
-        tables = {name: getattr(self, name) for name in self.__slots__ if name != "out"}
+        names = [name for name in self.__slots__ if name not in {"out", "folder"}]
+        tables = {name: getattr(self, name) for name in names}
         tables["rows"] = [asdict(row) for row in self.rows]
         text = json.dumps({"schema": 1, "written": _now(), **tables}, indent=1)
+        text = anonymous(text, self.folder)
         draft = self.out.with_name(self.out.name + ".part")
         draft.write_text(text + "\n", encoding="utf-8")
         draft.replace(self.out)
@@ -124,6 +129,20 @@ class Found:
         return int(not ran or any(row.status == "wrong" for row in ran))
 
 
+def anonymous(text: str, folder: Path | None = None) -> str:
+    """JSON without whose machine it is from, as it may become a fixture.
+
+    Args:
+        text: of the JSON.
+        folder: which becomes ``.``, as the home folder becomes ``~``; ids of GPUs are cut.
+    """
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111 - Path's own raises where there is none
+    for path, mark in ((folder, "."), (home, "~")):
+        if path is not None and path.name:  # a container's home may be the root
+            text = re.sub(re.escape(json.dumps(str(path))[1:-1]) + r"(?![\w.-])", mark, text)
+    return re.sub(r"(GPU|MIG)-[0-9a-f]{8}[0-9a-f-]*", r"\1-…", text)
+
+
 def _now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
@@ -138,6 +157,7 @@ class Project:
         self.folder = folder.resolve()
         self.plan = plan
         self._found = found
+        found.folder = self.folder
         (folder / "test_device.py").write_text(device_faults.PROJECT, encoding="utf-8")
         settings = {"repeats": plan.repeats, "seconds": plan.seconds}
         (folder / "pytest.ini").write_text(device_faults.INI.format(**settings), encoding="utf-8")

@@ -18,6 +18,8 @@ import pytest
 from device_faults import FAULTS, UNCHANGED, Owed, Plan
 from device_parts import Budget, Found, Project, Row
 
+from pytest_portability import run, targets
+
 SCRIPT = Path(device_check.__file__)
 
 H200 = Plan(
@@ -193,6 +195,60 @@ def test_what_a_runtime_wrote_is_one_row_of_the_table(
     row = r"| agreement | it | – | RuntimeError: a \| b in c\\x1b\[2J | wrong |"
     assert capsys.readouterr().out == row + "\n"
     assert found.rows[0].seen == seen
+
+
+class TestAnonymity:
+    """What is written may become a fixture: it does not say whose machine it was."""
+
+    GPU = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"
+
+    def test_folders_and_ids_of_gpus_are_not_written(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        home = tmp_path / "alice"
+        monkeypatch.setenv("HOME", str(home))
+        folder = home / "tmp" / "device-1"
+        found = Found(out=tmp_path / "d.json", dry_run=False, folder=folder)
+        found.output["record"] = f"{folder}/test_device.py:3\n{home}/site/torch.py\n{home}2"
+        found.machine["environment"] = {"CUDA_VISIBLE_DEVICES": f"{self.GPU},MIG-{self.GPU}/1/2"}
+        found.write()
+        written = json.loads(found.out.read_text(encoding="utf-8"))
+        assert written["output"]["record"] == f"./test_device.py:3\n~/site/torch.py\n{home}2"
+        visible = written["machine"]["environment"]["CUDA_VISIBLE_DEVICES"]
+        assert visible == "GPU-…,MIG-GPU-…/1/2"
+        assert "folder" not in written
+
+    def test_a_home_that_is_the_root_is_no_reason_to_touch_a_path(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("HOME", "/")
+        assert device_parts.anonymous("/usr/lib") == "/usr/lib"
+
+    def test_targets_are_written_without_their_addresses_and_twins(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        cards = [
+            targets.Device(
+                runtimes=("torch",),
+                handle=f"cuda:{number}",
+                vendor="nvidia",
+                arch="sm_90",
+                product="NVIDIA H200",
+                platform="cuda",
+                index=number,
+                address={"pci": f"0000:1{number}:00.0", "uuid": f"{number}{self.GPU}"},
+            )
+            for number in range(2)
+        ]
+        seen = SimpleNamespace(targets=targets.merge(cards), absents=())
+        monkeypatch.setattr(run, "discover", lambda _servers: seen)
+        monkeypatch.setattr(device_check, "_said", lambda *_command: "")
+        found = Found(out=tmp_path / "d.json", dry_run=False)
+        assert device_check.machine(found) == seen.targets
+        (target,) = found.machine["targets"]
+        assert (target["product"], target["handles"]) == ("NVIDIA H200", {"torch": "cuda:0"})
+        assert "0000:1" not in json.dumps(found.machine)
+        assert "8932f937" not in json.dumps(found.machine)
 
 
 class TestRecording:

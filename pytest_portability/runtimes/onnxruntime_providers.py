@@ -407,10 +407,12 @@ def _nvidia_devices(provider: Provider, rows: Sequence[Sequence[str]]) -> list[D
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     order = [str(i) for i in range(len(rows))] if visible is None else visible.split(",")
     by_name = {str(i): row for i, row in enumerate(rows)} | {row[5]: row for row in rows}
-    told = cuda_driver.uuids()
-    if told and all(name in by_name for name in told):
-        order = list(told)
     chosen = [by_name[name.strip()] for name in order if name.strip() in by_name]
+    # nvidia-smi writes a domain of eight digits, CUDA one of four.
+    by_place = {row[4].lower()[-12:]: row for row in rows}
+    told = cuda_driver.addresses()
+    if told and all(place in by_place for place in told):
+        chosen = [by_place[place] for place in told]
     return [
         Device(
             runtimes=(provider.runtime,),

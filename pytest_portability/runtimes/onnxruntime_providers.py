@@ -302,6 +302,7 @@ def device_of(ep: str, handle: str, entry: Any) -> Device:
     if handle == "cpu":
         return cpu_device(runtimes=(provider.runtime,), handle=handle, facts=facts)
     pci = metadata.get("pci_bus_id", "")
+    # What the CUDA plugin adds, by its source (cuda/plugin/cuda_ep_factory.cc).
     capability = metadata.get("cuda_compute_capability", "")
     cuda_arch = f"sm_{capability.replace('.', '')}" if capability else ""
     names = ("FULL_DEVICE_NAME", "cuda_device_name", "Description")
@@ -354,8 +355,9 @@ def built_in(
 def _lacks(provider: Provider, folder: Path) -> str:
     """What cannot be loaded of the library that a provider is built on; empty if nothing.
 
-    Every wheel for CUDA has the TensorRT provider, and few machines have TensorRT. The provider's
-    own library must not be loaded to find out: outside ONNX Runtime it crashes.
+    Every wheel for CUDA holds the TensorRT provider, and few machines have TensorRT. The provider's
+    own library must not be loaded to find out: ONNX Runtime's build notes say so
+    (microsoft/onnxruntime #5944), and others saw it crash outside of ONNX Runtime (#5876).
     """
     file = folder / "libonnxruntime_providers_tensorrt.so"
     if provider.short != "tensorrt" or not file.is_file():

@@ -21,6 +21,7 @@ import numpy as np
 from device_faults import Plan
 
 from pytest_portability import models, yardstick
+from pytest_portability.errors import error_text
 from pytest_portability.measure import Stopwatch
 from pytest_portability.models import Arrays
 from pytest_portability.runtimes import Observed, Request, load
@@ -315,7 +316,7 @@ def main(argv: list[str]) -> int:
             found = measured(plan, *case, rounds=given["rounds"])
         except Exception as exc:  # noqa: BLE001 - one that fails must not cost the others
             names = ("runtime", "model", "precision", "batch")
-            found = {**dict(zip(names, case, strict=True)), "error": f"{type(exc).__name__}: {exc}"}
+            found = {**dict(zip(names, case, strict=True)), "error": error_text(exc)[:300]}
         print(json.dumps(found), flush=True)
     return 0
 

@@ -103,11 +103,16 @@ def machine(found: Found) -> Any:
         "nvidia_smi": _said("nvidia-smi", f"--query-gpu={SMI}", "--format=csv"),
         "rocm_smi": _said("rocm-smi", "--showproductname", "--showdriverversion"),
         "environment": {k: v for k, v in os.environ.items() if k.startswith(("CUDA", "NVIDIA_TF"))},
-        "targets": plain(list(seen.targets)),
+        "targets": [_kind(plain(target)) for target in seen.targets],
         "absent": plain(list(seen.absents)),
         "sensors": {t.id: plain(sensors.read(t.platform, t.address)) for t in seen.targets},
     }
     return seen.targets
+
+
+def _kind(target: dict[str, Any]) -> dict[str, Any]:
+    """What it is, not which one."""
+    return {name: fact for name, fact in target.items() if name not in {"address", "twins"}}
 
 
 def _said(*command: str) -> str:

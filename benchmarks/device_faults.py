@@ -114,7 +114,6 @@ class Fault:
         model: the item's model.
         precision: of the item.
         place: position of its batch among the plan's.
-        why: what is wrong with it.
         options: of torch, in place of the good build's.
         kwargs: of the model's factory.
         platforms: where it can show; empty for any accelerator.
@@ -124,7 +123,6 @@ class Fault:
     model: str
     precision: str
     place: int
-    why: str
     owed: Owed
     options: Mapping[str, Any] | None = None
     kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -153,7 +151,6 @@ FAULTS: Mapping[str, Fault] = {
         model="minilm",
         precision="native",
         place=-1,
-        why="matmul_precision is no longer 'high'",
         owed=Owed("regressed", "options precision"),
         options={},
         platforms=("cuda",),
@@ -162,7 +159,6 @@ FAULTS: Mapping[str, Fault] = {
         model="conv",
         precision="native",
         place=-1,
-        why="the model's code sets torch.backends.cudnn.allow_tf32 = False",
         owed=Owed("regressed", "options precision"),
         kwargs={"ieee": True},
         platforms=("cuda",),
@@ -171,7 +167,6 @@ FAULTS: Mapping[str, Fault] = {
         model="minilm",
         precision="fp16",
         place=-1,
-        why="attention by the math backend instead of flash",
         owed=Owed("regressed", "options fusion"),
         options={"sdpa": "math"},
         anywhere=True,
@@ -180,7 +175,6 @@ FAULTS: Mapping[str, Fault] = {
         model="conv",
         precision="fp32",
         place=-1,
-        why="an activation of each block runs on the CPU",
         owed=Owed("regressed placement", "fallback"),
         kwargs={"elsewhere": True},
     ),
@@ -188,7 +182,6 @@ FAULTS: Mapping[str, Fault] = {
         model="wide",
         precision="native",
         place=-1,
-        why="the process may use less of the device's memory",
         owed=Owed("unfit", "memory"),
         kwargs={"capped": True},
         platforms=("cuda", "rocm", "xpu"),
@@ -197,7 +190,6 @@ FAULTS: Mapping[str, Fault] = {
         model="onnx",
         precision="native",
         place=-1,
-        why="Atan and Tan, which the device's provider lacks, between layers",
         owed=Owed("regressed", "fallback"),
         kwargs={"elsewhere": True},
         platforms=("cuda", "rocm"),
@@ -206,7 +198,6 @@ FAULTS: Mapping[str, Fault] = {
         model="compiled",
         precision="native",
         place=0,
-        why="the graph breaks after each layer",
         owed=Owed("regressed", "launches"),
         kwargs={"broken": True},
     ),

@@ -6,9 +6,11 @@ import contextlib
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -85,6 +87,7 @@ class Found:
         cases: what the stopwatch, the events, the loop and the kernels gave.
         reports: part → pytest's JSON report.
         records: file → its text.
+        folder: of the test project, which is not written.
     """
 
     out: Path
@@ -97,27 +100,47 @@ class Found:
     reports: dict[str, Any] = field(default_factory=dict)
     output: dict[str, str] = field(default_factory=dict)
     records: dict[str, str] = field(default_factory=dict)
+    folder: Path | None = None
 
     def write(self) -> None:
         """Write the JSON, whole or not at all."""
-        tables = {name: getattr(self, name) for name in self.__slots__ if name != "out"}
+        names = [name for name in self.__slots__ if name not in {"out", "folder"}]
+        tables = {name: getattr(self, name) for name in names}
         tables["rows"] = [asdict(row) for row in self.rows]
         text = json.dumps({"schema": 1, "written": _now(), **tables}, indent=1)
+        text = anonymous(text, self.folder)
         draft = self.out.with_name(self.out.name + ".part")
         draft.write_text(text + "\n", encoding="utf-8")
         draft.replace(self.out)
 
     def add(self, row: Row) -> None:
         """Keep a row, and show it."""
+        # Not before what the plugin needs is known to be here.
+        from pytest_portability.report.markdown import cell
+
         self.rows.append(row)
         cells = (row.part, row.what, row.owed or "–", row.seen or "–", row.status)
-        print(f"| {' | '.join(cells)} |", flush=True)
+        print(f"| {' | '.join(cell(' '.join(text.split())) for text in cells)} |", flush=True)
 
     @property
     def code(self) -> int:
         """1 where something is wrong or nothing ran, else 0."""
         ran = [row for row in self.rows if not row.status.startswith("not run")]
         return int(not ran or any(row.status == "wrong" for row in ran))
+
+
+def anonymous(text: str, folder: Path | None = None) -> str:
+    """JSON without whose machine it is from, as it may become a fixture.
+
+    Args:
+        text: of the JSON.
+        folder: which becomes ``.``, as the home folder becomes ``~``; ids of GPUs are cut.
+    """
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111 - Path's own raises where there is none
+    for path, mark in ((folder, "."), (home, "~")):
+        if path is not None and path.name:  # a container's home may be the root
+            text = re.sub(re.escape(json.dumps(str(path))[1:-1]) + r"(?![\w.-])", mark, text)
+    return re.sub(r"(GPU|MIG)-[0-9a-f]{8}[0-9a-f-]*", r"\1-…", text)
 
 
 def _now() -> str:
@@ -134,6 +157,7 @@ class Project:
         self.folder = folder.resolve()
         self.plan = plan
         self._found = found
+        found.folder = self.folder
         (folder / "test_device.py").write_text(device_faults.PROJECT, encoding="utf-8")
         settings = {"repeats": plan.repeats, "seconds": plan.seconds}
         (folder / "pytest.ini").write_text(device_faults.INI.format(**settings), encoding="utf-8")
@@ -292,11 +316,19 @@ def record(project: Project, found: Found, limit_s: float) -> None:
         what = f"{owed - len(items)} of {owed} items"
         found.add(Row(part="record", what=what, status=ENDED))
     for item in items:
-        right = item["update"] if item["verdict"] == "missing" else ""
-        status = "right" if right else "wrong"
-        seen = f"{item['verdict']} {item['update']}"
-        seen += "" if right else f": {item['reason'][:300]}"
-        found.add(Row(part="record", what=_name(item), owed="recorded", seen=seen, status=status))
+        found.add(_kept("record", _name(item), item))
+
+
+def _kept(part: str, what: str, item: Mapping[str, Any]) -> Row:
+    right, seen = _is_recorded(item), f"{item['verdict']} {item['update']}"
+    seen += "" if right else f": {item['reason'][:300]}"
+    status = "right" if right else "wrong"
+    return Row(part=part, what=what, owed="recorded", seen=seen, status=status)
+
+
+def _is_recorded(item: Mapping[str, Any]) -> bool:
+    """Whether an item that had no record has one now: one may be refused, or fail to be written."""
+    return bool(item["verdict"] == "missing" and item["update"] == "written")
 
 
 def _count(plan: Plan) -> int:
@@ -312,7 +344,7 @@ def _name(item: Mapping[str, Any]) -> str:
 def _recorded(found: Found) -> list[dict[str, Any]]:
     """Items that were recorded, so far."""
     reports = [found.reports[part] for part in ("record", "compiled") if part in found.reports]
-    return [item for r in reports for item in r["items"] if item["throughput"] is not None]
+    return [item for r in reports for item in r["items"] if _is_recorded(item)]
 
 
 def faults(project: Project, found: Found, limit_s: float, model: str = "") -> None:
@@ -372,16 +404,32 @@ def neighbour(project: Project, found: Found, limit_s: float) -> None:
         return
     command = [sys.executable, device_agreement.__file__, "--neighbour", plan.handle]
     command.append(str(limit_s))
+    start_s = time.monotonic()
     other = _child(command, project.folder, subprocess.PIPE, {})
+    said = ""
     try:
-        line = other.stdout.readline() if other.stdout else ""
-        items = project.run("neighbour", limit_s, nodes[-1]) if line.startswith("ready") else []
+        said = _until_ready(other, limit_s / 2)
+        left_s = limit_s - (time.monotonic() - start_s)
+        items = project.run("neighbour", left_s, nodes[-1]) if said.endswith("ready\n") else []
     finally:
         other.kill()
-        rest = other.communicate()[0]
-    found.output["neighbour's own"] = f"{line}{rest}"[-5000:]
+        said += other.communicate()[0]
+    found.output["neighbour's own"] = said[-5000:]
     item = items[0] if items else None
     _judge(found, "neighbour", "unchanged build beside products", UNCHANGED, item)
+
+
+def _until_ready(child: subprocess.Popen[str], limit_s: float) -> str:
+    """What a child says until it is ready, or has ended: at the limit it is killed."""
+    late = threading.Timer(limit_s, child.kill)
+    late.start()
+    said = ""
+    try:
+        while child.stdout and not said.endswith("ready\n") and (line := child.stdout.readline()):
+            said += line
+    finally:
+        late.cancel()
+    return said
 
 
 def compiled(project: Project, found: Found, limit_s: float) -> None:
@@ -393,9 +441,7 @@ def compiled(project: Project, found: Found, limit_s: float) -> None:
     start_s = time.monotonic()
     node = "test_device.py::test_compiled"
     for item in project.run("compiled", limit_s / 2, "--update-baselines", node):
-        status = "right" if item["throughput"] is not None else "wrong"
-        seen = f"{item['verdict']} {item['update']}: {item['reason'][:300]}"
-        found.add(Row(part="compiled", what=what, owed="recorded", seen=seen, status=status))
+        found.add(_kept("compiled", what, item))
     faults(project, found, limit_s - (time.monotonic() - start_s), "compiled")
 
 

@@ -42,7 +42,7 @@ from pathlib import Path
 
 import psutil
 
-DONE, STARTED = [], [time.monotonic()]
+NOW = {"items": 0, "since": time.monotonic()}  # what grows here would be counted
 
 
 def count():
@@ -50,23 +50,23 @@ def count():
     below = me.children(recursive=True)
     files = [p for p in Path(os.environ["TMPDIR"]).rglob("*") if p.is_file()]
     return {
-        "items": len(DONE),
+        "items": NOW["items"],
         "controller_bytes": me.memory_full_info().uss,
         "open_files": me.num_fds(),
         "servers": len(below),
         "servers_bytes": sum(p.memory_full_info().uss for p in below),
         "temporary_files": len(files),
         "temporary_bytes": sum(p.stat().st_size for p in files),
-        "seconds": time.monotonic() - STARTED[-1],
+        "seconds": time.monotonic() - NOW["since"],
     }
 
 
 def pytest_runtest_logfinish(nodeid):
-    DONE.append(nodeid)
-    if len(DONE) % EVERY == 0 or len(DONE) == 1:
+    NOW["items"] += 1
+    if NOW["items"] % EVERY == 0 or NOW["items"] == 1:
         with open("counts.jsonl", "a") as file:
             file.write(json.dumps(count()) + "\\n")
-        STARTED.append(time.monotonic())
+        NOW["since"] = time.monotonic()
 """
 
 TESTS = """
@@ -102,7 +102,10 @@ filterwarnings = ignore
 
 
 def run(folder: Path, items: int, every: int) -> tuple[list[dict[str, Any]], str]:
-    """Run the suite; what it counted, and its last line."""
+    """Run the suite; what it counted, and its last line.
+
+    Exits with pytest's output where pytest ended before an item did.
+    """
     temporary = folder / "tmp"
     temporary.mkdir()
     (folder / "conftest.py").write_text(CONFTEST.replace("EVERY", str(every)), encoding="utf-8")
@@ -117,7 +120,10 @@ def run(folder: Path, items: int, every: int) -> tuple[list[dict[str, Any]], str
         text=True,
         check=False,
     )
-    lines = (folder / "counts.jsonl").read_text(encoding="utf-8").splitlines()
+    counts = folder / "counts.jsonl"
+    if not counts.exists():
+        sys.exit(done.stdout + done.stderr)
+    lines = counts.read_text(encoding="utf-8").splitlines()
     left = [str(path.relative_to(temporary)) for path in temporary.rglob("*") if path.is_file()]
     last = done.stdout.strip().rpartition("\n")[2]
     return [json.loads(line) for line in lines], f"{last}; files left: {', '.join(left) or 'none'}"

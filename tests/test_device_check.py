@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
-import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +17,8 @@ import device_parts
 import pytest
 from device_faults import FAULTS, UNCHANGED, Owed, Plan
 from device_parts import Budget, Found, Project, Row
+
+from pytest_portability import run, targets
 
 SCRIPT = Path(device_check.__file__)
 
@@ -60,20 +62,25 @@ def item(model: str = "minilm", verdict: str = "ok", **changed: Any) -> dict[str
 
 @dataclass
 class Scripted(Project):
-    """A project whose runs give what they are told to."""
+    """A project whose runs give what they are told to; what is recorded had no record before."""
 
     folder: Path
     plan: Plan
     found: Found
     gives: list[dict[str, Any]]
     asked: list[tuple[str, ...]] = field(default_factory=list)
+    limits_s: list[float] = field(default_factory=list)
 
     def run(
         self, part: str, limit_s: float, *args: str, faulty: bool = False
     ) -> list[dict[str, Any]]:
         self.asked.append((part, *args))
-        self.found.reports[part] = {"items": self.gives}
-        return self.gives
+        self.limits_s.append(limit_s)
+        gives = self.gives
+        if "--update-baselines" in args:
+            gives = [{**it, "verdict": it["verdict"].replace("ok", "missing")} for it in gives]
+        self.found.reports[part] = {"items": gives}
+        return gives
 
 
 def scripted(path: Path, plan: Plan, gives: list[dict[str, Any]]) -> Scripted:
@@ -124,12 +131,15 @@ class TestBudget:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(device_parts, "LAST_WORDS_S", 0.1)
-        text = "import signal, time; signal.signal(2, signal.SIG_IGN); time.sleep(60)"
-        child = subprocess.Popen([sys.executable, "-c", text], start_new_session=True, text=True)
-        start_s = time.monotonic()
-        device_parts._ended(child, 1.0)
-        assert child.returncode not in {0, None}
-        assert time.monotonic() - start_s < 30
+        text = "import signal, time; signal.signal(2, signal.SIG_IGN); print(flush=True); "
+        command = [sys.executable, "-c", text + "time.sleep(600)"]
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, start_new_session=True, text=True
+        ) as child:
+            assert child.stdout is not None
+            child.stdout.readline()
+            device_parts._ended(child, 1.0)
+        assert child.returncode == -signal.SIGKILL
 
 
 class TestJudging:
@@ -177,6 +187,103 @@ class TestJudging:
         found = Found(out=tmp_path / "d.json", dry_run=False)
         found.rows = [Row(part="p", what="w", status=status) for status in statuses]
         assert found.code == code
+
+
+def test_what_a_runtime_wrote_is_one_row_of_the_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = Found(out=tmp_path / "d.json", dry_run=False)
+    seen = "RuntimeError: a | b\n  in c\x1b[2J"
+    found.add(Row(part="agreement", what="it", seen=seen, status="wrong"))
+    row = r"| agreement | it | – | RuntimeError: a \| b in c\\x1b\[2J | wrong |"
+    assert capsys.readouterr().out == row + "\n"
+    assert found.rows[0].seen == seen
+
+
+class TestAnonymity:
+    """What is written may become a fixture: it does not say whose machine it was."""
+
+    GPU = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"
+
+    def test_folders_and_ids_of_gpus_are_not_written(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        home = tmp_path / "alice"
+        monkeypatch.setenv("HOME", str(home))
+        folder = home / "tmp" / "device-1"
+        found = Found(out=tmp_path / "d.json", dry_run=False, folder=folder)
+        found.output["record"] = f"{folder}/test_device.py:3\n{home}/site/torch.py\n{home}2"
+        found.machine["environment"] = {"CUDA_VISIBLE_DEVICES": f"{self.GPU},MIG-{self.GPU}/1/2"}
+        found.write()
+        written = json.loads(found.out.read_text(encoding="utf-8"))
+        assert written["output"]["record"] == f"./test_device.py:3\n~/site/torch.py\n{home}2"
+        visible = written["machine"]["environment"]["CUDA_VISIBLE_DEVICES"]
+        assert visible == "GPU-…,MIG-GPU-…/1/2"
+        assert "folder" not in written
+
+    def test_a_home_that_is_the_root_is_no_reason_to_touch_a_path(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("HOME", "/")
+        assert device_parts.anonymous("/usr/lib") == "/usr/lib"
+
+    def test_targets_are_written_without_their_addresses_and_twins(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        cards = [
+            targets.Device(
+                runtimes=("torch",),
+                handle=f"cuda:{number}",
+                vendor="nvidia",
+                arch="sm_90",
+                product="NVIDIA H200",
+                platform="cuda",
+                index=number,
+                address={"pci": f"0000:1{number}:00.0", "uuid": f"{number}{self.GPU}"},
+            )
+            for number in range(2)
+        ]
+        seen = SimpleNamespace(targets=targets.merge(cards), absents=())
+        monkeypatch.setattr(run, "discover", lambda _servers: seen)
+        monkeypatch.setattr(device_check, "_said", lambda *_command: "")
+        found = Found(out=tmp_path / "d.json", dry_run=False)
+        assert device_check.machine(found) == seen.targets
+        (target,) = found.machine["targets"]
+        assert (target["product"], target["handles"]) == ("NVIDIA H200", {"torch": "cuda:0"})
+        assert "0000:1" not in json.dumps(found.machine)
+        assert "8932f937" not in json.dumps(found.machine)
+
+
+class TestRecording:
+    """An item is recorded where it had no record and has one now."""
+
+    FAILED = "failed: No space left on device"
+
+    @pytest.mark.parametrize("model", ["minilm", "compiled"])
+    @pytest.mark.parametrize(
+        ("verdict", "update", "status", "seen"),
+        [
+            ("missing", "written", "right", "missing written"),
+            ("missing", FAILED, "wrong", f"missing {FAILED}: because"),
+            ("error", "refused: error is never recorded", "wrong", "error refused: error is"),
+            ("improved", "written", "wrong", "improved written: because"),
+        ],
+    )
+    def test_only_what_was_written_is_right(  # noqa: PLR0917 - the cases
+        self, tmp_path: Path, model: str, verdict: str, update: str, status: str, seen: str
+    ) -> None:
+        batch = 1 if model == "compiled" else 64
+        project = scripted(tmp_path, H200, [item(model, verdict, update=update, batch=batch)])
+        part = "compiled" if model == "compiled" else "record"
+        device_parts.PARTS[part](project, project.found, 100.0)
+        (row,) = (r for r in project.found.rows if r.part == part and r.owed == "recorded")
+        assert row.status == status
+        assert row.seen.startswith(seen)
+        if status == "wrong":
+            device_parts.unchanged(project, project.found, 100.0)
+            device_parts.faults(project, project.found, 100.0, model)
+            left = {r.status for r in project.found.rows if r.part in {"unchanged", "faults"}}
+            assert left == {"not run: its good build was not recorded"}
 
 
 class TestAgreement:
@@ -227,6 +334,24 @@ class TestAgreement:
         ((launches, seconds, wall_s),) = evented.spans
         assert (launches, seconds) == (2, 0.003)
         assert wall_s >= 0
+
+    def test_one_that_fails_says_so_in_few_words_and_the_next_one_follows(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        import device_agreement  # noqa: PLC0415
+
+        def fails(*_args: Any, **_named: Any) -> None:
+            msg = "no kernel image\n" * 1000
+            raise RuntimeError(msg)
+
+        monkeypatch.setattr(device_agreement, "measured", fails)
+        cases = [["torch", "conv", "fp32", batch] for batch in (1, 64)]
+        given = {"plan": asdict(H200), "cases": cases, "rounds": 1}
+        assert device_agreement.main([json.dumps(given)]) == 0
+        lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert [line["batch"] for line in lines] == [1, 64]
+        assert lines[0]["error"].startswith("RuntimeError: no kernel image")
+        assert len(lines[0]["error"]) == 300
 
     def test_the_largest_batch_is_in_fp32_which_the_device_bounds(self) -> None:
         assert device_parts._diagonal(H200) == [("fp16", 1), ("native", 8), ("fp32", 64)]
@@ -311,6 +436,43 @@ class TestFaults:
         assert len(project.asked[-1]) == 1 + 2
         rows = [row.status for row in project.found.rows if row.part == "unchanged"]
         assert sorted(rows) == ["not run: out of time", "right", "right"]
+
+
+class TestNeighbour:
+    """Another process on the device, which must be there before the build is checked."""
+
+    def beside(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch, script: str, limit_s: float
+    ) -> Scripted:
+        """The part, beside a neighbour of that script."""
+        pytest.importorskip("torch")
+        import device_agreement  # noqa: PLC0415 - not where NumPy alone is installed
+
+        file = path / "neighbour.py"
+        file.write_text(f"import time\n{script}\ntime.sleep(600)\n", encoding="utf-8")
+        monkeypatch.setattr(device_agreement, "__file__", str(file))
+        project = scripted(path, H200, [item()])
+        device_parts.record(project, project.found, 100.0)
+        device_parts.neighbour(project, project.found, limit_s)
+        return project
+
+    def test_the_build_is_checked_in_what_is_left_once_the_neighbour_is_busy(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Whatever its libraries say first."""
+        script = "print('a warning'); print('ready', flush=True)"
+        project = self.beside(tmp_path, monkeypatch, script, 60.0)
+        assert project.asked[-1] == ("neighbour", item()["nodeid"])
+        assert project.limits_s[-1] < 60.0
+        assert project.found.rows[-1].status == "right"
+        assert project.found.output["neighbour's own"] == "a warning\nready\n"
+
+    def test_one_that_hangs_in_its_start_is_ended_and_costs_this_part_only(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        project = self.beside(tmp_path, monkeypatch, "", 1.0)
+        assert [part for part, *_ in project.asked] == ["record"]
+        assert project.found.rows[-1].status == device_parts.ENDED
 
 
 def test_packages_that_are_missing_are_named() -> None:

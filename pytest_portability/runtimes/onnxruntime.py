@@ -203,9 +203,10 @@ class OnnxRuntime:
         provider = providers.named(short)
         self.name = f"onnxruntime.{short}"
         self.converted = provider.converted
-        # Importing a build whose CUDA provider is a plugin counts the devices, and a process that
-        # did cannot fork children that use them. Torch, where it is here, does the yardstick's
-        # work there, and loads CUDA's libraries for both.
+        # Importing a build whose CUDA provider is a plugin counts the devices, by its source
+        # (cuda/plugin/cuda_ep_factory.cc), and a process that did cannot fork children that use
+        # them. Torch, where it is here, does the yardstick's work there, and loads CUDA's libraries
+        # for both.
         self._cuda = provider.platform == "cuda"
         self.packages = ("numpy", "torch" if self._cuda else "onnxruntime")
         self.environment: Mapping[str, str] = {}

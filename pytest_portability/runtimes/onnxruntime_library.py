@@ -19,7 +19,8 @@ def load(*, cuda: bool = False) -> Any:
 
     Args:
         cuda: whether CUDA's libraries are wanted, which may lie in packages of NVIDIA's where only
-            ONNX Runtime itself looks for them, and only when asked to.
+            ONNX Runtime itself looks for them, and only when asked to (``preload_dlls`` in its
+            documentation).
 
     Raises:
         RuntimeUnavailable: not installed, or present but unusable.

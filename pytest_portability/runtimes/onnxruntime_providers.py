@@ -302,6 +302,7 @@ def device_of(ep: str, handle: str, entry: Any) -> Device:
     if handle == "cpu":
         return cpu_device(runtimes=(provider.runtime,), handle=handle, facts=facts)
     pci = metadata.get("pci_bus_id", "")
+    # What the CUDA plugin adds, by its source (cuda/plugin/cuda_ep_factory.cc).
     capability = metadata.get("cuda_compute_capability", "")
     cuda_arch = f"sm_{capability.replace('.', '')}" if capability else ""
     names = ("FULL_DEVICE_NAME", "cuda_device_name", "Description")
@@ -354,8 +355,9 @@ def built_in(
 def _lacks(provider: Provider, folder: Path) -> str:
     """What cannot be loaded of the library that a provider is built on; empty if nothing.
 
-    Every wheel for CUDA has the TensorRT provider, and few machines have TensorRT. The provider's
-    own library must not be loaded to find out: outside ONNX Runtime it crashes.
+    Every wheel for CUDA holds the TensorRT provider, and few machines have TensorRT. The provider's
+    own library must not be loaded to find out: ONNX Runtime's build notes say so
+    (microsoft/onnxruntime #5944), and others saw it crash outside of ONNX Runtime (#5876).
     """
     file = folder / "libonnxruntime_providers_tensorrt.so"
     if provider.short != "tensorrt" or not file.is_file():
@@ -407,10 +409,12 @@ def _nvidia_devices(provider: Provider, rows: Sequence[Sequence[str]]) -> list[D
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     order = [str(i) for i in range(len(rows))] if visible is None else visible.split(",")
     by_name = {str(i): row for i, row in enumerate(rows)} | {row[5]: row for row in rows}
-    told = cuda_driver.uuids()
-    if told and all(name in by_name for name in told):
-        order = list(told)
     chosen = [by_name[name.strip()] for name in order if name.strip() in by_name]
+    # nvidia-smi writes a domain of eight digits, CUDA one of four.
+    by_place = {row[4].lower()[-12:]: row for row in rows}
+    told = cuda_driver.addresses()
+    if told and all(place in by_place for place in told):
+        chosen = [by_place[place] for place in told]
     return [
         Device(
             runtimes=(provider.runtime,),

@@ -46,7 +46,7 @@ def _devices_uncounted(cuda: Any) -> Iterator[None]:
 
     Where there is a CUDA toolkit, importing ``cpp_extension`` asks it, for a warning only. Whoever
     counts devices must not fork any more: torch refuses CUDA to the children ("Cannot re-initialize
-    CUDA in forked subprocess"), and this process is a fork server.
+    CUDA in forked subprocess"), and this process is a fork server. Both by torch's source.
     """
     ask = cuda.is_available
     cuda.is_available = lambda: True

@@ -32,7 +32,7 @@ _NO_KERNEL = re.compile(
 )
 HOSTED = " on the host"
 """After an operator's name: its calls that a build for another device left to the CPU. They launch
-nothing, so their time is the host's."""
+nothing, so their time is the host's. Tested with made-up events, not on a device."""
 
 _PRODUCT = re.compile(r"mm|conv|rnn|lstm|gru|attention|(?<!bi)linear|matmul")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import uuid
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 
 from pytest_portability.runtimes import cuda_driver
 
-CARDS = (uuid.UUID(int=0xA), uuid.UUID(int=0xB))
+CARDS = (b"0000:65:00.0", b"0000:1B:00.0")
 
 
 def driver(failing: str = "") -> Any:
@@ -25,32 +24,30 @@ def driver(failing: str = "") -> Any:
         pointer._obj.value = index
         return 1 if failing == "device" else 0
 
-    def name(pointer: Any, device: Any) -> int:
-        pointer._obj[:] = list(CARDS[device.value].bytes)
-        return 1 if failing == "uuid" else 0
+    def place(text: Any, length: int, device: Any) -> int:
+        assert length > len(CARDS[device.value])
+        text.value = CARDS[device.value]
+        return 1 if failing == "place" else 0
 
     return SimpleNamespace(
         cuInit=lambda _flags: 100 if failing == "init" else 0,
         cuDeviceGetCount=count,
         cuDeviceGet=get,
-        cuDeviceGetUuid=name,
+        cuDeviceGetPCIBusId=place,
     )
 
 
 def test_the_driver_tells_the_devices_in_cuda_s_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda _name: driver())
-    assert cuda_driver.uuids() == (
-        "GPU-00000000-0000-0000-0000-00000000000a",
-        "GPU-00000000-0000-0000-0000-00000000000b",
-    )
+    assert cuda_driver.addresses() == ("0000:65:00.0", "0000:1b:00.0")
 
 
-@pytest.mark.parametrize("failing", ["init", "count", "device", "uuid"])
+@pytest.mark.parametrize("failing", ["init", "count", "device", "place"])
 def test_a_driver_that_does_not_answer_leaves_it_unknown(
     monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda _name: driver(failing))
-    assert cuda_driver.uuids() == ()
+    assert cuda_driver.addresses() == ()
 
 
 def test_without_a_driver_it_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,4 +56,4 @@ def test_without_a_driver_it_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None
         raise OSError(msg)
 
     monkeypatch.setattr(ctypes, "CDLL", missing)
-    assert cuda_driver.uuids() == ()
+    assert cuda_driver.addresses() == ()

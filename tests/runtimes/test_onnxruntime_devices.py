@@ -173,19 +173,29 @@ class TestDevices:
     ) -> None:
         """The fastest first, which is not the first on the bus."""
         a100 = ["NVIDIA A100-SXM4-80GB", "8.0", "81920", "580.95.05", "00000000:17:00.0", "GPU-aa"]
-        h200 = ["NVIDIA H200", "9.0", "143771", "580.95.05", "00000000:65:00.0", "GPU-bb"]
+        h200 = ["NVIDIA H200", "9.0", "143771", "580.95.05", "00000000:B5:00.0", "GPU-bb"]
         monkeypatch.setattr(providers, "_nvidia_smi", lambda: [a100, h200])
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-        told: tuple[str, ...] = ("GPU-bb", "GPU-aa")
-        monkeypatch.setattr(cuda_driver, "uuids", lambda: told)
+        told: tuple[str, ...] = ("0000:b5:00.0", "0000:17:00.0")
+        monkeypatch.setattr(cuda_driver, "addresses", lambda: told)
         devices, _ = providers.built_in(["CUDAExecutionProvider"], set())
         assert [(d.handle, d.product) for d in devices] == [
             ("gpu:0", "NVIDIA H200"),
             ("gpu:1", "NVIDIA A100-SXM4-80GB"),
         ]
-        told = ("GPU-of-another-name",)
+        told = ("0000:99:00.0",)
         devices, _ = providers.built_in(["CUDAExecutionProvider"], set())
         assert [d.product for d in devices] == ["NVIDIA A100-SXM4-80GB", "NVIDIA H200"]
+
+    def test_a_slice_of_a_card_is_found_by_its_card(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """``nvidia-smi`` has a row of the card only, and the environment names the slice."""
+        card = ["NVIDIA H200", "9.0", "143771", "580.95.05", "00000000:17:00.0", "GPU-aa"]
+        other = ["NVIDIA L4", "8.9", "23034", "580.95.05", "00000000:05:00.0", "GPU-bb"]
+        monkeypatch.setattr(providers, "_nvidia_smi", lambda: [other, card])
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-cc")
+        monkeypatch.setattr(cuda_driver, "addresses", lambda: ("0000:17:00.0",))
+        ((device,), _) = providers.built_in(["CUDAExecutionProvider"], set())
+        assert (device.handle, device.product) == ("gpu:0", "NVIDIA H200")
 
     def test_the_kernel_driver_tells_amd_architectures(self, tmp_path: Path) -> None:
         """MI300X is gfx942; the host's CPU is a node without a version."""

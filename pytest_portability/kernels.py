@@ -84,7 +84,8 @@ def onnx_role(op: str) -> str:
 
 
 _CONTRACTION = re.compile(
-    r"conv|gemm|matmul|mm\b|linear|attention|attn|lstm|gru|rnn|einsum|innerproduct|fullyconnected",
+    r"conv|gemm|matmul|mm\b|linear|attention|attn|lstm|gru|rnn|einsum|innerproduct|"
+    r"fullyconnected|(?:^|_)dot(?:_|$)",
     re.IGNORECASE,
 )
 _INTEGER = re.compile(r"qlinear|integer|qgemm|qattention", re.IGNORECASE)

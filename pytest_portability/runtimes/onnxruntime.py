@@ -27,7 +27,8 @@ from pytest_portability.errors import (
 )
 from pytest_portability.kernels import KernelPath, KernelUse
 from pytest_portability.models import Arrays, Model
-from pytest_portability.runtimes import Observed, Request, tensorrt_layers, tf32
+from pytest_portability.runtimes import Observed, Request, tf32
+from pytest_portability.runtimes import onnxruntime_layers as layers
 from pytest_portability.runtimes import onnxruntime_library as library
 from pytest_portability.runtimes import onnxruntime_profile as profile
 from pytest_portability.runtimes import onnxruntime_providers as providers
@@ -253,30 +254,27 @@ class OnnxRuntime:
             tempfile.TemporaryDirectory(prefix="portability-") as folder,
             _translated(self.name, "trace the model"),
         ):
-            request, chosen, engines = _inspectable(choice, request, chosen, Path(folder))
-            session, saved = _profiled(ort, choice, request, chosen, Path(folder))
+            left = Path(folder, "compiled")
+            left.mkdir()
+            keep = layers.settings(self._short, left, caching(choice.provider, request, chosen))
+            session, saved = _profiled(ort, choice, request, chosen, Path(folder), keep=keep)
             feeds = {name: contiguous(array) for name, array in inputs.items()}
             for _ in range(runs + 1):
                 session.run(None, feeds)
             events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
-            absorbs = _absorbs(request.model, saved)
-            told = _layers(engines)
-        trusted = [provider.ep for provider in providers.TABLE if provider.synchronous]
-        compiling = [provider.ep for provider in providers.TABLE if provider.compiles]
-        found = profile.read(events, trusted, absorbs, compiling)
+            del session  # another one may be opened, and the device's memory is not for two
+            found = profile.read(events, _TRUSTED, _absorbs(request.model, saved), _COMPILING)
+            traced = layers.Traced(
+                request=request, inputs=inputs, runs=runs, options=chosen.provider, folder=left
+            )
+            told = layers.inside(self._short, found, traced)
         self.arena_peak_bytes = found.arena_peak_bytes
-        found_uses, caveats = found.uses, found.caveats
-        if isinstance(told, str):
-            caveats = (*caveats, f"TensorRT's engines are shown as one node each: {told}")
-        elif told:
-            named = tensorrt_layers.uses(told, onnx_graph.op_by_name(request.model.value))
-            others = (u for u in found.uses if u.kernel.provider != tensorrt_layers.PROVIDER)
-            found_uses = (*others, *named)
         return KernelPath(
             runtime=self.name,
-            uses=tuple(_in_tf32(use, request, chosen) for use in found_uses),
+            uses=tuple(_in_tf32(use, request, chosen) for use in told.uses),
+            evidence="planned" if told.planned else "executed",
             source=onnx_graph.op_types(request.model.value),
-            caveats=caveats,
+            caveats=told.caveats,
         )
 
     def _prepare(self, request: Request) -> tuple[Any, Choice, Settings]:
@@ -365,6 +363,9 @@ def _known_precision(model: Model, counts: Counter[str], chosen: Settings) -> st
 _SAVE_LIMIT_BYTES = 512 * 2**20
 """Larger models are not saved again to learn which nodes were fused."""
 
+_TRUSTED = [provider.ep for provider in providers.TABLE if provider.synchronous]
+_COMPILING = [provider.ep for provider in providers.TABLE if provider.compiles]
+
 
 def _profiling_options(ort: Any, chosen: Settings, folder: Path, target: Path | None) -> Any:
     options = session_options(ort, chosen)
@@ -377,42 +378,25 @@ def _profiling_options(ort: Any, chosen: Settings, folder: Path, target: Path | 
 
 
 def _profiled(
-    ort: Any, choice: Choice, request: Request, chosen: Settings, folder: Path
+    ort: Any,
+    choice: Choice,
+    request: Request,
+    chosen: Settings,
+    folder: Path,
+    *,
+    keep: Mapping[str, str] | None,
 ) -> tuple[Any, Path | None]:
     """A profiling session and the optimised model, None where it cannot be saved."""
     saved = folder / "optimised.onnx" if _bytes(request.model) <= _SAVE_LIMIT_BYTES else None
     for target in (saved, None):
         options = partial(_profiling_options, ort, chosen, folder, target)
         try:
-            return open_session(ort, choice, request, chosen, options), target
+            return open_session(ort, choice, request, chosen, options, keep=keep), target
         except Exception as exc:  # the second turn is rare
             # A compiling provider's nodes cannot be saved, and nothing tells so beforehand.
             if target is None or "compiled nodes" not in str(exc):
                 raise
     raise AssertionError
-
-
-def _inspectable(
-    choice: Choice, request: Request, chosen: Settings, folder: Path
-) -> tuple[Request, Settings, Path | None]:
-    """The request with which TensorRT leaves engines that tell their layers, and where they are."""
-    if choice.provider.short != "tensorrt":
-        return request, chosen, None
-    engines = folder / "engines"
-    engines.mkdir()
-    timings = caching(choice.provider, request, chosen).get("trt_timing_cache_path", "")
-    wanted = {**chosen.provider, **tensorrt_layers.settings(engines, timings)}
-    return replace(request, cache_dir=""), replace(chosen, provider=wanted), engines
-
-
-def _layers(engines: Path | None) -> list[Mapping[str, Any]] | str:
-    """Layers of the engines, or why they are not told; none of other providers."""
-    if engines is None:
-        return []
-    try:
-        return tensorrt_layers.read(engines)
-    except Exception as exc:  # noqa: BLE001 - a device's library raises anything; all is a reason
-        return str(exc)
 
 
 def _bytes(model: Model) -> int:

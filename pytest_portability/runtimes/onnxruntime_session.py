@@ -104,7 +104,13 @@ def index_of(request: Request) -> int:
 
 
 def open_session(
-    ort: Any, choice: Choice, request: Request, chosen: Settings, make: Callable[[], Any]
+    ort: Any,
+    choice: Choice,
+    request: Request,
+    chosen: Settings,
+    make: Callable[[], Any],
+    *,
+    keep: Mapping[str, str] | None = None,
 ) -> Any:
     """A session, which keeps what it compiles where the provider can.
 
@@ -114,8 +120,9 @@ def open_session(
         request: what to build.
         chosen: options in force.
         make: gives new ``SessionOptions``: a try that failed leaves its own with the provider in.
+        keep: provider options in place of those that keep what is compiled.
     """
-    cache = caching(choice.provider, request, chosen)
+    cache = caching(choice.provider, request, chosen) if keep is None else keep
     given = {**chosen.provider, **cache}
     try:
         return _opened(ort, choice, request, replace(chosen, provider=given), make())

@@ -279,7 +279,8 @@ def test_a_machine_that_goes_away_is_said_and_the_others_finish(fleet: Fleet) ->
     seen, mortal = (fleet.project.path / name for name in ("seen", "mortal"))
     fleet.make(DIES.replace("SEEN", str(seen)).replace("MORTAL", str(mortal)))
     assert fleet.run("--update-baselines").ret == pytest.ExitCode.OK
-    seen.unlink(missing_ok=True)
+    fleet.check_out()
+    seen.unlink()
     mortal.touch()
     result = fleet.run()
     assert result.ret == pytest.ExitCode.TESTS_FAILED

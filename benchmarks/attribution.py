@@ -29,7 +29,7 @@ sys.path[:0] = [str(TESTS), str(TESTS / "cases")]
 
 import detection  # noqa: E402 - the paths come first
 import subjects  # noqa: E402
-from case import Judged, judge  # noqa: E402
+from judged import Judged, judge  # noqa: E402
 from owed import NOTHING, OWED, Owed  # noqa: E402
 
 from pytest_portability import run, worker  # noqa: E402

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from case import Judged, judge
+from judged import Judged, judge
 from project import Project
 
 from pytest_portability import footprint, pipeline, runtimes

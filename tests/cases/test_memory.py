@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from case import Judged
 from example_runs import need
+from judged import Judged
 from owed import OWED, caps_memory
 
 need("onnx", "onnxruntime", "torch")

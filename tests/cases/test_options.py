@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from case import Judged, judge
 from example_runs import need
+from judged import Judged, judge
 from options import CAP
 from owed import OWED, Owed
 

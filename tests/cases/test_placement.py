@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from case import HERE, INI, Judged, lay_out
 from example_runs import HARMLESS, Run, need, run
+from judged import HERE, INI, Judged, lay_out
 from owed import OWED
 
 need("onnx", "onnxruntime")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from case import Judged
 from example_runs import need
+from judged import Judged
 from owed import OWED
 
 need("onnx", "onnxruntime", "torch")

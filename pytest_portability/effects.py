@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_portability import kernel_changes, path_profiles
 from pytest_portability.compare import Comparison
@@ -52,13 +52,19 @@ def effects(comparison: Comparison, record: Record, baseline: Record) -> Iterato
         return
     changes = path_changes(record, baseline)
     clock = _Clock.of(comparison)
-    for change in changes:
-        yield from _from_change(change, record, baseline, clock)
+    between = _between(record, baseline, clock)
+    brought = [_more(change) if change.kind == "fusion lost" else 0 for change in changes]
+    # Parts of what was fused are launched one by one: the time between them is that of the fusion.
+    theirs = between is not None and 2 * sum(brought) >= between.launches
+    for change, more in zip(changes, brought, strict=True):
+        gap = between.part(more / sum(brought)) if between and theirs and more > 0 else None
+        yield from _from_change(change, record, baseline, clock, gap)
     yield from _placed(record, baseline, changes)
     yield from _compiled(record, baseline)
     if verdict is not Verdict.PARITY:
         yield from _slow(record, baseline, changes, clock)
-        yield from _between(record, baseline, clock)
+        if between is not None and not theirs:
+            yield Effect("launches", between.text, between.share)
         yield from _host(comparison, record, baseline, clock)
 
 
@@ -98,9 +104,12 @@ class _Clock:
 
 
 def _from_change(
-    change: Change, record: Record, baseline: Record, clock: _Clock
+    change: Change, record: Record, baseline: Record, clock: _Clock, gap: _Gap | None
 ) -> Iterator[Effect]:
     share = clock.share(change.share_before, change.share_after)
+    if share is not None and gap is not None:
+        share += gap.share
+    between = (gap.text,) if gap is not None else ()
     if not (change.before or change.after):
         share = None  # a profile's difference has no kernels, and so no time
     certain = change.kind in ("precision", "provider", "fusion lost")
@@ -116,12 +125,12 @@ def _from_change(
         "move": _move(change, record, baseline),
     }.get(change.kind, change.kind)
     if change.kind == "fusion lost" and (other := _other_types(change)):
-        yield Effect("precision", other, share, (change.summary,))
+        yield Effect("precision", other, share, (change.summary, *between))
         return
     old, new = baseline.path.source, record.path.source
     if kind == "launches" and old and new and dict(old) != dict(new):
         kind = "graph"  # the graph itself has more of the same work
-    yield Effect(kind, change.summary, share)
+    yield Effect(kind, change.summary, share, between)
 
 
 FLOATING = {"fp64", "fp32", "tf32", "bf16", "fp16"}
@@ -242,20 +251,45 @@ def _is_floating(record: Record) -> bool:
     return record.effective not in ("", "int8")
 
 
-def _between(record: Record, baseline: Record, clock: _Clock) -> Iterator[Effect]:
-    """Many more launches, and the time that passes between them."""
+@dataclass(frozen=True, slots=True)
+class _Gap:
+    """The time that passes between launches, where there are many more of them.
+
+    Attributes:
+        launches: how many more per inference.
+        share: of the lost time.
+    """
+
+    launches: int
+    share: float
+    text: str
+
+    def part(self, fraction: float) -> _Gap:
+        """That fraction of it."""
+        return replace(self, share=self.share * fraction)
+
+
+def _between(record: Record, baseline: Record, clock: _Clock) -> _Gap | None:
+    """The time between many more launches; None where it is little, or not known."""
     if not clock.lost:
-        return
+        return None
     counts, gaps = [], []
     for path in (baseline.path, record.path):
         if not path.uses or any(use.share is None for use in path.uses):
-            return
+            return None
         counts.append(sum(use.launches for use in path.uses))
         gaps.append(max(0.0, 1 - sum(use.share or 0.0 for use in path.uses)))
     share = (gaps[1] * clock.work - gaps[0]) / clock.lost
-    if counts[1] >= MANY_MORE * counts[0] and share >= 0.1:
-        text = f"{counts[0]} → {counts[1]} launches, and the time between them"
-        yield Effect("launches", text, share)
+    if counts[1] < MANY_MORE * counts[0] or share < 0.1:
+        return None
+    text = f"{counts[0]} → {counts[1]} launches, and the time between them"
+    return _Gap(counts[1] - counts[0], share, text)
+
+
+def _more(change: Change) -> int:
+    """Launches that a change brought per inference."""
+    before, after = (sum(use.launches for use in side) for side in (change.before, change.after))
+    return max(0, after - before)
 
 
 def _host(

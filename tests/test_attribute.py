@@ -314,10 +314,35 @@ def test_parts_in_another_type_are_the_reason_of_a_lost_fusion() -> None:
     assert first.kind == "fusion"
 
 
-def test_the_time_between_many_more_launches_is_theirs() -> None:
-    """An LSTM written out as a thousand nodes."""
+def test_a_recurrent_node_that_was_written_out_is_one_cause_with_the_time_between() -> None:
     before = path(use("LSTM", 2, 0.95), use("Gemm", 1, 0.05))
     after = path(use("Gemm", 200, 0.3), use("Sigmoid", 300, 0.3))
+    (cause,) = causes(slower(2.0, path=after), record(path=before))
+    assert cause.summary == "LSTM ×2 no longer fused: now Sigmoid ×300, Gemm ×199"
+    assert cause.evidence == ("3 → 500 launches, and the time between them",)
+
+
+def test_the_time_between_the_parts_of_a_lost_fusion_is_that_of_the_fusion() -> None:
+    """One mechanism is one cause: without it nobody would launch the parts one by one."""
+    source = {"MatMul": 8, "Gelu": 4}
+    before = path(use("MatMul", 8, 0.78), use("Gelu", 4, 0.2), source=source)
+    after = path(
+        use("MatMul", 8, 0.78 / 1.3),
+        *(use("Mul", 12, 0.1), use("Erf", 4, 0.08), use("Add", 4, 0.04)),
+        source=source,
+    )
+    fusion, *others = causes(slower(1.3, path=after), record(path=before))
+    assert fusion.kind == "fusion"
+    assert fusion.summary == "Gelu ×4 no longer fused: now Mul ×12, Erf ×4, Add ×4"
+    assert fusion.share == pytest.approx(1.0, abs=0.01)
+    assert "12 → 28 launches, and the time between them" in fusion.evidence
+    assert "launches" not in kinds(others)
+
+
+def test_the_time_between_many_more_launches_is_theirs() -> None:
+    """Small work that nothing did before."""
+    before = path(use("Gemm", 3, 1.0))
+    after = path(use("Gemm", 3, 0.5), use("Where", 497, 0.1))
     found = causes(slower(2.0, path=after), record(path=before))
     (launches,) = (
         cause for cause in found if cause.kind == "launches" and "between" in cause.summary

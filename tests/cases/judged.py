@@ -66,7 +66,11 @@ pytest_portability_runtimes = getattr(cases, "pytest_portability_runtimes", lamb
 INI = """
 [pytest]
 portability_seconds = {seconds}
+portability_repeats = {repeats}
 """
+
+UNTIMED = ("memory", "precision", "signature")
+"""Modules whose verdicts no speed decides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +148,8 @@ def judge(root: Path, module: str, *args: str, **bad_environment: str) -> Judged
 
 def lay_out(root: Path, module: str, seconds: float = 0.3) -> None:
     """Write the project of a module's ``CASES``."""
+    repeats = 2 if module in UNTIMED else 6
     paths = [str(HERE), str(HERE.parent)]
     (root / "conftest.py").write_text(CONFTEST.format(paths=paths, module=module))
     (root / "test_cases.py").write_text(PROJECT.format(paths=paths, module=module))
-    (root / "pytest.ini").write_text(INI.format(seconds=seconds))
+    (root / "pytest.ini").write_text(INI.format(seconds=seconds, repeats=repeats))

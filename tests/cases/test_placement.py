@@ -74,7 +74,7 @@ def test_losses_inside_the_tolerance_do_not_add_up_unseen(tmp_path: Path) -> Non
     """Updating keeps the figures of what passed, so the next step is held against the first."""
     text = CREEPING.format(here=str(HERE), above=str(HERE.parent))
     (tmp_path / "test_creep.py").write_text(text)
-    (tmp_path / "pytest.ini").write_text(INI.format(seconds=0.3))
+    (tmp_path / "pytest.ini").write_text(INI.format(seconds=0.3, repeats=6))
     creep(tmp_path, "first")
     second, third = creep(tmp_path, "second"), creep(tmp_path, "third")
     assert second.items[0]["verdict"] in HARMLESS, second.output
@@ -93,7 +93,7 @@ def test_a_provider_that_is_not_here_is_never_green(tmp_path: Path) -> None:
     absent = "coreml" if "CUDAExecutionProvider" in here else "cuda"
     text = MISSING.format(here=str(HERE), above=str(HERE.parent), provider=absent)
     (tmp_path / "test_missing.py").write_text(text)
-    (tmp_path / "pytest.ini").write_text(INI.format(seconds=0.3))
+    (tmp_path / "pytest.ini").write_text(INI.format(seconds=0.3, repeats=6))
     done = run(tmp_path, "--update-baselines", "-rs")
     assert done.code == pytest.ExitCode.TESTS_FAILED, done.output
     assert f"onnxruntime.{absent}" in done.output

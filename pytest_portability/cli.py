@@ -48,8 +48,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(harmless(f"pytest-portability: {exc}"), file=sys.stderr)
         return 2
     except BrokenPipeError:  # as of ``| head``: who reads has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the end
+        _discard_output()
+    except OSError as exc:
+        print(harmless(f"pytest-portability: {exc}"), file=sys.stderr)
+        _discard_output()
+        return 2
     return code
+
+
+def _discard_output() -> None:
+    """Have what is left of it flushed to nowhere at the end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def parser() -> argparse.ArgumentParser:
@@ -167,6 +176,9 @@ def _report(options: argparse.Namespace) -> int:
     if options.html is None:
         print(markdown.render(found), end="")
     else:
+        if any(path.resolve() == options.html.resolve() for path in options.files):
+            msg = f"--html={options.html} is one of the reports to read: give another path"
+            raise UsageError(msg)
         _write_html(found, options.html)
     return int(found.failed)
 

@@ -61,6 +61,9 @@ spread was 0.3 to 4 times the prior's then flagged at most 0.3 % of identical bu
 WIDEST = math.log(100)
 """Half of the widest interval of ln(figure): a factor of 100 either way says nothing already."""
 
+FURTHEST = 500.0
+"""Most that ln(figure) is taken to differ by: a record that nothing measured overflows no float."""
+
 UNKNOWN_CONTENTION = 0.35
 """Assumed on a CPU without a witness: about what a load of 2.7 on two cores takes away."""
 
@@ -211,7 +214,7 @@ def expected(
             taken for contended on a CPU.
         machine: how much slower it became since the record, a fraction; negative is faster.
     """
-    moved = SESSION_SPEED * math.log1p(machine)
+    moved = SESSION_SPEED * min(math.log1p(max(machine, -0.99)), WIDEST)
     if check.platform != "cpu":
         return Prior(ACCELERATOR_SPREAD, math.hypot(SESSION_SPREAD, moved))
     taken = UNKNOWN_CONTENTION if contended is None else contended
@@ -275,7 +278,7 @@ def loss(
             squares += (side.repeats - 1) * min(side.axis.spread_rel, WIDEST) ** 2
     variance, freedom = _variance(squares, freedom, replace(prior, spread_rel=spread))
     error = math.sqrt(variance * (1 / check.repeats + 1 / baseline.repeats))
-    d = math.log(now / then)
+    d = min(max(math.log(now) - math.log(then), -FURTHEST), FURTHEST)
     half = min(t_quantile(INSIDE, freedom) * error, WIDEST)
     ends = (0.0, -half - max(drift, 0.0), half - min(drift, 0.0))
     value, low, high = (-math.expm1(-(d + step)) for step in ends)

@@ -135,3 +135,14 @@ def test_it_is_a_module_too() -> None:
     assert "usage: pytest-portability" in shown.stdout
     wrong = subprocess.run([*command, "nonsense"], capture_output=True, text=True, check=False)
     assert wrong.returncode == 2
+
+
+def test_output_that_cannot_be_written_is_one_line() -> None:
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("no /dev/full here")
+    command = [sys.executable, "-m", "pytest_portability", "report", "--schema"]
+    with full.open("w") as out:
+        done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "pytest-portability: [Errno 28] No space left on device\n"

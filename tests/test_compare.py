@@ -313,6 +313,17 @@ def test_a_slower_machine_is_said_and_does_not_fail() -> None:
     assert some.warnings == ("by the yardstick this machine is 40% slower than the baseline's",)
 
 
+@pytest.mark.parametrize("far", [1e308, 1e-308])
+def test_figures_that_nothing_measured_break_nothing(far: float) -> None:
+    """A record is a file that anybody may write."""
+    axis = Axis(seconds=far, ratio=far, spread_rel=0.01)
+    for figure in ({"yardstick_s": far}, {"wall": axis, "busy": axis}):
+        broken = record(figures=replace(FIGURES, **figure))
+        for check, baseline in ((RECORD, broken), (broken, RECORD)):
+            found = decide(check, baseline, measurement=measurement())
+            assert all(math.isfinite(a.low) and math.isfinite(a.high) for a in found.axes)
+
+
 @pytest.mark.parametrize(("factor", "verdict"), [(1.087, "inconclusive"), (1.3, "regressed")])
 def test_a_small_loss_on_a_machine_of_another_speed_is_not_claimed(
     factor: float, verdict: str

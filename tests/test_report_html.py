@@ -369,6 +369,17 @@ def test_a_hostile_file_steers_no_terminal(
     assert [c for c in shown if not c.isprintable() and c not in "\n\u200d"] == []
 
 
+def test_a_page_does_not_take_the_place_of_a_report_that_it_is_made_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = json.dumps(as_json.tables(varied()))
+    Path("r.json").write_text(text, "utf-8")
+    assert cli.main(["report", f"--html={tmp_path}/r.json", "r.json"]) == 2
+    assert "is one of the reports to read: give another path" in capsys.readouterr().err
+    assert Path("r.json").read_text("utf-8") == text
+
+
 def test_a_page_that_cannot_be_drawn_is_an_error_of_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

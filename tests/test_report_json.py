@@ -304,6 +304,15 @@ def test_a_path_that_cannot_be_written_is_a_clear_message(project: Project) -> N
     assert (project.path / "fine.json").exists()
 
 
+def test_what_others_raise_at_the_end_loses_no_report(project: Project) -> None:
+    project.make("def test_it(portability): portability.check('m.onnx', inputs, name='ok')")
+    with (project.path / "conftest.py").open("a", encoding="utf-8") as file:
+        file.write("\ndef pytest_sessionfinish(session): raise RuntimeError('mine')\n")
+    result = project.spawn("--portability", "--portability-report=json:report.json")
+    assert result.ret != pytest.ExitCode.OK
+    assert [item["verdict"] for item in project.json()["items"]] == ["ok"]
+
+
 def test_a_run_that_is_interrupted_reports_what_it_has(project: Project) -> None:
     """Ctrl-C in the second item."""
     project.make(

@@ -399,9 +399,15 @@ class RunHooks:
             self._config.stash[deselected_key] = True
             self.fleet.narrowed.add(worker)
 
-    @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Write the reports; a run that measured nothing is never green."""
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, object, object]:
+        """Write the reports, whatever others raise; a run that measured nothing is never green."""
+        try:
+            return (yield)
+        finally:
+            self._finish(session)
+
+    def _finish(self, session: pytest.Session) -> None:
         from pytest_portability import ledger
 
         config: Any = self._config

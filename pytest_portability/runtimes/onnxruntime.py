@@ -250,8 +250,11 @@ class OnnxRuntime:
         from the optimised graph, where the provider lets ONNX Runtime save it.
         """
         ort, choice, chosen = self._prepare(request)
+        if request.cache_dir:
+            Path(request.cache_dir).mkdir(parents=True, exist_ok=True)
         with (
-            tempfile.TemporaryDirectory(prefix="portability-") as folder,
+            # There a child that dies leaves nothing for good.
+            tempfile.TemporaryDirectory(dir=request.cache_dir or None) as folder,
             _translated(self.name, "trace the model"),
         ):
             left = Path(folder, "compiled")

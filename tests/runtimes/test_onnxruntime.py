@@ -135,6 +135,29 @@ class TestCpu:
         trace(onnx_models.mlp(), MLP)
         assert list(tmp_path.iterdir()) == []
 
+    def test_a_trace_works_where_a_child_that_dies_leaves_nothing_for_good(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A copy of the model is in it: in the folder of the run, which the run takes away."""
+        folders: list[Path] = []
+        real = adapter._profiled
+
+        def profiled(*args: Any, **more: Any) -> Any:
+            folders.append(args[4])
+            return real(*args, **more)
+
+        monkeypatch.setattr(adapter, "_profiled", profiled)
+        cache = tmp_path / "run" / "cache"
+        request = Request(
+            model=models.load(onnx_models.mlp()),
+            handle="cpu",
+            platform="cpu",
+            cache_dir=str(cache),
+        )
+        adapter.runtime("onnxruntime.cpu").trace(request, MLP)
+        assert [folder.parent for folder in folders] == [cache]
+        assert list(cache.iterdir()) == []
+
     def test_waiting_threads_sleep_unless_the_user_says_otherwise(self) -> None:
         """Spinning takes the cores from the neighbours; what is in force is recorded."""
         key = "config.session.intra_op.allow_spinning"

@@ -315,6 +315,8 @@ def judge(
         return verdict(same_model=None, failures=tuple(failures), notes=tuple(notes))
     changed = changed_tensors(now, then)
     same, other = _same_model(now, then, limits, notes)
+    if same and changed:
+        notes.append(f"weights changed ({len(changed)}, {changed[0]!r} first), the outputs did not")
     metrics = _metrics(now.parity.metrics, then.parity.metrics, limits, notes)
     # Other weights on other inputs: nothing says that it is still the same model.
     stale = same is not True and now.weights != then.weights and faithful is not False

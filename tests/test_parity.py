@@ -486,6 +486,7 @@ def test_the_same_outputs_are_one_accuracy_class() -> None:
         faithful=True,
         same_model=True,
         changed_tensors=("fc.weight",),
+        notes=("weights changed (1, 'fc.weight' first), the outputs did not",),
         tolerance=1e-4,
         errors_rel={"y": 0.0},
         allowed_rel={"y": 1e-4},
@@ -751,6 +752,8 @@ def test_a_renamed_tensor_is_no_changed_tensor() -> None:
     now = replace(computed(Y, weights="w2"), tensors={"new": "1", "b": "2", "c": "9", "d": "4"})
     then = replace(computed(Y), tensors={"old": "1", "b": "2", "c": "3", "e": "5"})
     assert parity.changed_tensors(now, then) == ("c", "d", "e")
+    (note,) = judge(now, then, faithful(Y)).notes
+    assert note == "weights changed (3, 'c' first), the outputs did not"
     assert parity.changed_tensors(now, replace(then, weights="w2")) == ()
 
 

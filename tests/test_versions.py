@@ -320,10 +320,12 @@ def test_a_plan_has_five_steps_and_a_command(project: Project) -> None:
         "on amd: onnxruntime.migraphx",
         "nothing was recorded on amd-mi300x yet",
         "native was asked for, fp32 is what ran",
-        "pytest --portability --portability-require=amd-mi300x -k m",
+        "pytest --portability --portability-require=amd-mi300x --update-baselines -k m",
     ):
         assert words in out
     assert shlex.split(out.splitlines()[-1])[-2:] == ["-k", "m"]
+    code, out, _ = project.call("plan", "--model=m", f"--target={H200.key.target}")
+    assert out.splitlines()[-1] == "pytest --portability --portability-require=nvidia-h200 -k m"
     (project.baselines / "m" / "broken.toml").write_text("x", encoding="utf-8")
     code, out, _ = project.call("plan", "--model=m", "--target=amd-mi300x")
     assert code == 1
@@ -476,6 +478,13 @@ def test_wrong_usage_is_told_and_writes_nothing(
     assert code == 2
     assert words in err
     assert snapshot(project.baselines) == before
+
+
+def test_before_the_first_record_the_next_step_is_told(project: Project) -> None:
+    code, _, err = project.call("show")
+    assert code == 2
+    assert "no records in " in err
+    assert err.rstrip().endswith("pytest --portability --update-baselines writes them")
 
 
 def test_a_file_that_cannot_be_read_fails_the_comparison(project: Project) -> None:

@@ -93,7 +93,11 @@ def plan(directory: Path, model: str, target: str) -> Plan:
             ("5. what to hold it against", (f"{_named(close)}: {why}",)),
         ),
         command=shlex.join(
-            ["pytest", "--portability", f"--portability-require={target}", "-k", model]
+            [
+                *("pytest", "--portability", f"--portability-require={target}"),
+                *["--update-baselines"] * (target not in {key.target for key in of_model}),
+                *("-k", model),
+            ]
         ),
         problems=problems,
     )

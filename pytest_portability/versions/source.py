@@ -109,6 +109,9 @@ class Sources:
             checkout = Checkout.of(self._baselines)
             commit = checkout.commit(spec)
         except UsageError as exc:
+            if spec == str(self._baselines):
+                msg = f"no records in {spec}: pytest --portability --update-baselines writes them"
+                raise UsageError(msg) from exc
             msg = (
                 f"{spec!r} is no directory of records, no target with records in "
                 f"{self._baselines}, and no commit: {exc}"

@@ -480,6 +480,14 @@ def test_wrong_usage_is_told_and_writes_nothing(
     assert snapshot(project.baselines) == before
 
 
+def test_a_measurement_is_not_too_noisy_to_be_itself(project: Project) -> None:
+    axis = replace(RECORD.figures.wall, spread_rel=0.2)
+    project.record(replace(RECORD, figures=replace(RECORD.figures, wall=axis, busy=axis)))
+    project.commit()
+    (row,) = project.json("diff", "HEAD..HEAD")["rows"]
+    assert (row["verdict"], row["reason"]) == ("ok", "the same measurement")
+
+
 def test_before_the_first_record_the_next_step_is_told(project: Project) -> None:
     code, _, err = project.call("show")
     assert code == 2

@@ -199,6 +199,9 @@ def row(record: Record, baseline: Record, allowed: Allowed | None = None) -> Row
     judged = parity.between(record.computed, baseline.computed)
     sides = (raw(record), raw(baseline)) if across else (record, baseline)
     comparison = compare.decide(*sides, parity=judged, allowed=allowed)
+    if record == baseline:  # no interval says of a measurement whether it is itself
+        ok, reason = Verdict.OK, "the same measurement"
+        comparison = replace(comparison, verdict=ok, speed=ok, reason=reason)
     now, then = record.figures, baseline.figures
     return Row(
         key=record.key,

@@ -30,11 +30,11 @@ def gelu(g: Graph, x: str, *, split: bool = False) -> str:
 
 
 def activations(*, split: bool = False) -> Any:
-    """Narrow layers with a wide activation between them."""
+    """Narrow layers with a wide activation between them, which takes most of the time."""
     g = Graph()
-    x = g.input("x", [128, 32])
+    x = g.input("x", [128, 8])
     for _ in range(4):
-        x = g.linear(gelu(g, g.linear(x, 32, 256), split=split), 256, 32)
+        x = g.linear(gelu(g, g.linear(x, 8, 1024), split=split), 1024, 8)
     g.output(x)
     return g.model()
 
@@ -158,7 +158,7 @@ def planes(batch: int, rng: Any) -> Any:
     return [rng.standard_normal((batch, 8, 256, 256), dtype=np.float32)]
 
 
-NARROW = {"x": normal(128, 32)}
+NARROW = {"x": normal(128, 8)}
 WIDE = {"x": normal(128, 512)}
 PICTURE = {"x": normal(1, 16, 48, 48)}
 

@@ -84,7 +84,7 @@ def _row(name: str, owed: Owed, judged: Judged, times: Mapping[str, float]) -> R
     return Row(
         case=name,
         runtime=item["runtime"],
-        owed=owed if owed.where() else NOTHING,
+        owed=owed.here,
         verdict=item["verdict"],
         cause=item["causes"][0]["kind"] if item["causes"] else "–",
         problems=judged.wrong(name, owed),

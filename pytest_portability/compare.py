@@ -9,6 +9,8 @@ from statistics import median
 
 from pytest_portability import footprint, kernel_changes, preconditions
 from pytest_portability.loss import (
+    CLAIM,
+    INSIDE,
     Interval,
     Sample,
     crowding,
@@ -395,7 +397,11 @@ def _certain(shown: Comparison, judged: list[Interval]) -> _Speed:
     if widest.high < limit and not any(map(_wide, judged)):
         inside = "inside" if abs(widest.value) <= limit else "no certain gain beyond"
         return Verdict.OK, f"throughput: {widest}, {inside} {allowed}", widest
-    return Verdict.INCONCLUSIVE, f"too noisy to tell: {widest}, with {allowed}", widest
+    reason = f"too noisy to tell: {widest}, with {allowed}"
+    if widest.low > limit:
+        claim, inside = (f"{100 * level:.5g} %" for level in (CLAIM, INSIDE))
+        reason += f"; a claim needs {claim} certainty, the range has {inside}"
+    return Verdict.INCONCLUSIVE, reason, widest
 
 
 def _faded(shown: Comparison, busy: Interval | None, wall: Interval | None) -> str:

@@ -41,4 +41,4 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Proje
 def judged(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Judged:
     """What the bad builds of the cases of a module's name are called; made once for its tests."""
     module = request.module.__name__.rpartition(".")[2].removeprefix("test_")
-    return judge(tmp_path_factory.mktemp(module), module)
+    return judge(tmp_path_factory.mktemp(module), module, again=2)

@@ -253,6 +253,12 @@ def test_figures_too_noisy_to_tell_ask_for_more_repeats() -> None:
     assert undecided(some)
 
 
+def test_a_loss_beyond_the_tolerance_that_is_not_claimed_says_what_a_claim_needs() -> None:
+    some = against(record(figures=figures(steady(12, 3, 0.07), steady(12, 3, 0.07))))
+    assert some.verdict is Verdict.INCONCLUSIVE
+    assert some.reason.endswith("; a claim needs 99.985 % certainty, the range has 95 %")
+
+
 def test_a_loss_on_two_repeats_asks_for_a_third_and_is_then_decided() -> None:
     for repeats, more in ((2, True), (3, False)):
         some = against(record(figures=figures(steady(13, repeats), steady(13, repeats))))

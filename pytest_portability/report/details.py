@@ -11,6 +11,7 @@ from pytest_portability.records import Record
 from pytest_portability.report.reading import Reader
 from pytest_portability.samples import Window
 from pytest_portability.targets import Absent
+from pytest_portability.versions.delta import Delta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +110,7 @@ class Run:
         source: the report's file, empty for this run.
         session: commit, versions, time and what hooks added.
         recorded: target → number of its records.
+        across: each further target held against the first one.
     """
 
     source: str
@@ -117,6 +119,7 @@ class Run:
     absent: tuple[Absent, ...]
     unused: tuple[Unused, ...]
     recorded: Mapping[str, int]
+    across: tuple[Delta, ...]
 
 
 def of_item(item: Reader) -> Details:
@@ -152,4 +155,5 @@ def of_run(top: Reader) -> Run:
         absent=top.typed("absent", tuple[Absent, ...], ()),
         unused=top.typed("unused", tuple[Unused, ...], ()),
         recorded=top.typed("recorded", Mapping[str, int], {}),
+        across=top.typed("across", tuple[Delta, ...], ()),
     )

@@ -20,7 +20,7 @@ from pytest_portability.records import Figures, Key, Record
 from pytest_portability.report import plots
 from pytest_portability.report.details import Details
 from pytest_portability.report.document import Document, Line, word
-from pytest_portability.report.terminal import DONE, command, harmless, recording
+from pytest_portability.report.terminal import DONE, beside, command, harmless, recording
 from pytest_portability.report.units import (
     FILTERS,
     UNKNOWN,
@@ -118,6 +118,7 @@ def render(document: Document) -> str:
         items=items,
         matrix=_matrix(items),
         portability=list(_portability(document)),
+        deltas=[delta for run in document.runs for delta in run.across],
         tone=_tone_of_run(document),
         symbols=SYMBOLS,
         targets=sorted({item.line.target for item in items}),
@@ -143,7 +144,7 @@ def _page() -> tuple[jinja2.Template, str, str]:
         lstrip_blocks=True,
         finalize=_shown,
     )
-    environment.filters |= FILTERS
+    environment.filters |= {**FILTERS, "beside": beside}
     return environment.from_string(page), style, script
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from pytest_portability.report.document import Document, Line
-from pytest_portability.report.terminal import harmless
+from pytest_portability.report.terminal import beside, harmless
 
 MOST_CAUSES = 5
 
@@ -14,7 +14,7 @@ HEAD = ("model", "target", "build", "batch", "per second", "vs baseline", "memor
 
 
 def render(document: Document) -> str:
-    """The whole report: what failed with its causes first, then every item."""
+    """The whole report: what failed with its causes first, then every item, then each target."""
     lines = ["### Portability", "", cell(document.summary)]
     lines += ["", *(f"* **{cell(p)}**" for p in document.problems)] if document.problems else []
     for line in document.lines:
@@ -22,6 +22,10 @@ def render(document: Document) -> str:
             lines += ["", *_paragraph(line)]
     shown = [line for line in document.lines if line.verdict != "skipped"]
     lines += ["", *table((*HEAD, "verdict"), map(_cells, shown))] if shown else []
+    for delta in (delta for run in document.runs for delta in run.across):
+        head = ("build", "per second", f"vs {delta.old}", "outputs", "first cause")
+        lines += ["", f"**{cell(delta.new)} beside {cell(delta.old)}**, by raw figures:", ""]
+        lines += table(head, map(beside, delta.rows))
     skipped = [line for line in document.lines if line.verdict == "skipped"]
     if skipped:
         lines += ["", f"<details><summary>{len(skipped)} skipped</summary>", ""]
@@ -63,7 +67,7 @@ def _cells(line: Line) -> Sequence[str]:
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
     """A table, every cell of it harmless."""
-    yield f"| {' | '.join(head)} |"
+    yield f"| {' | '.join(map(cell, head))} |"
     yield f"|{'---|' * len(head)}"
     yield from (f"| {' | '.join(map(cell, row))} |" for row in rows)
 

@@ -6,6 +6,7 @@ import contextlib
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
+from enum import Enum
 from functools import cache
 from types import UnionType
 from typing import Any, NoReturn, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -98,11 +99,12 @@ class Reader:
         if get_origin(hint) is Mapping and isinstance(value, Mapping):
             of_values = get_args(hint)[-1]
             return {str(name): self._as(of_values, one, key) for name, one in value.items()}
-        if hint is float and value is None:
-            return math.nan  # what is not finite is null, see ``json``
         if not _is(value, hint):
             self._refuse(key, value)
-        return _number(value) if hint is float else value
+        if hint is float:
+            # What is not finite is null, see ``json``.
+            return math.nan if value is None else _number(value)
+        return hint(value) if _is_enum(hint) else value
 
     def _first(self, options: Sequence[Any], value: Any, key: str) -> Any:
         """The first of several types that the value is of; null is one of its own."""
@@ -141,9 +143,17 @@ def _is(value: Any, hint: Any) -> bool:
     """Whether a value is of a plain type; a text may be of a library's own kind of text."""
     if isinstance(value, bool):
         return hint is bool
+    if _is_enum(hint):
+        return value in [member.value for member in hint]
+    if value is None:
+        return hint is float
     if hint is int and isinstance(value, int):
         return abs(value) <= LARGEST
     return isinstance(value, (int, float) if hint is float else get_origin(hint) or hint)
+
+
+def _is_enum(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, Enum)
 
 
 def _number(value: float) -> float:

@@ -19,6 +19,7 @@ from pytest_portability.report import Entry, Report
 from pytest_portability.report.document import CALM, NO_TIME, word
 from pytest_portability.targets import Target
 from pytest_portability.verdicts import Verdict
+from pytest_portability.versions.delta import Row
 
 QUIET = {Verdict.OK, Verdict.SKIPPED}
 """Verdicts that need no reason below their row."""
@@ -273,14 +274,30 @@ def _across(report: Report) -> Iterator[str]:
     for delta in report.across:
         yield f"{delta.new} beside {delta.old}, by raw figures:"
         for row in delta.rows[:MOST_ACROSS]:
-            pair, now = row.throughput, f"{row.throughput.new:.4g} {row.unit}/s"
-            change = "" if pair.rel is None else f", {pair.rel * 100:+.1f} %"
-            other = "" if row.old.runtime == row.key.runtime else f" (there {row.old.runtime})"
-            yield f"        {row.key.model} {row.key.row}{other}: {now}{change}; {row.parity}"
-            for cause in row.causes[:1] if row.failed else ():
-                yield f"            {cause.kind}: {cause.summary}"
+            build, now, change, outputs, cause = beside(row)
+            yield f"        {build}: {now}{change and f', {change}'}; {outputs}"
+            yield from [f"            {cause}"] if cause else []
         if len(delta.rows) > MOST_ACROSS:
             yield f"        and {len(delta.rows) - MOST_ACROSS} more in the JSON report"
+
+
+def beside(row: Row) -> tuple[str, str, str, str, str]:
+    """A build on one target beside another one.
+
+    Returns:
+        Its name, its throughput, the change of it, what the outputs say, and the first cause where
+        it is worse; empty what is not known.
+    """
+    pair = row.throughput
+    other = "" if row.old.runtime == row.key.runtime else f" (there {row.old.runtime})"
+    causes = [f"{cause.kind}: {cause.summary}" for cause in row.causes if row.failed]
+    return (
+        f"{row.key.model} {row.key.row}{other}",
+        "" if pair.new is None else f"{pair.new:.4g} {row.unit}/s",
+        "" if pair.rel is None else f"{pair.rel * 100:+.1f} %",
+        row.parity,
+        next(iter(causes), ""),
+    )
 
 
 def _machines(report: Report) -> Iterator[str]:

@@ -66,6 +66,11 @@ class Owed:
     share: float = 0.0
     where: Callable[[], bool] = lambda: True
 
+    @property
+    def here(self) -> Owed:
+        """What is right on this machine."""
+        return self if self.where() else NOTHING
+
 
 NOTHING = Owed(" ".join(sorted(HARMLESS)))
 

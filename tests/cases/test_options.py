@@ -20,7 +20,7 @@ def capped(tmp_path_factory: pytest.TempPathFactory) -> Judged:
         patch.setenv("CASE_SET", "capped")
         for name in CAP:
             patch.delenv(name, raising=False)
-        return judge(tmp_path_factory.mktemp("capped"), "options", **CAP)
+        return judge(tmp_path_factory.mktemp("capped"), "options", again=2, environment=CAP)
 
 
 @pytest.mark.parametrize("name", OWED["options"])

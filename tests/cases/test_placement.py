@@ -77,6 +77,8 @@ def test_losses_inside_the_tolerance_do_not_add_up_unseen(tmp_path: Path) -> Non
     (tmp_path / "pytest.ini").write_text(INI.format(seconds=0.3, repeats=6))
     creep(tmp_path, "first")
     second, third = creep(tmp_path, "second"), creep(tmp_path, "third")
+    if third.items[0]["verdict"] == "inconclusive":  # too noisy to tell: it writes nothing
+        third = creep(tmp_path, "third")
     assert second.items[0]["verdict"] in HARMLESS, second.output
     (item,) = third.items
     assert item["verdict"] == "regressed", third.output

@@ -15,7 +15,6 @@ from example_runs import EXAMPLES, HARMLESS, MODELS, SHORT, Run, copy, need, run
 from pytest_portability import cli
 
 need("onnx", "onnxruntime", "openvino", "torch", "safetensors", "tokenizers", *MODELS)
-pytestmark = pytest.mark.alone
 
 CPU = ("-o", "portability_targets=cpu-*")
 """What the examples leave open: a machine with an accelerator would measure that alone."""
@@ -287,6 +286,7 @@ def test_the_hooks_cause_explains_another_configuration(examples: Examples, tmp_
 # --- the demonstration --------------------------------------------------------------------------
 
 
+@pytest.mark.alone
 def test_a_lowered_optimization_level_is_a_regression_with_its_option_named(
     tmp_path: Path,
 ) -> None:

@@ -10,7 +10,6 @@ from example_runs import HARMLESS, MODELS, SHORT, Run, copy, need, run
 from pytest_portability import kernel_changes
 
 need("onnx", "onnxruntime", "openvino", "torch", "safetensors", "tokenizers", "PIL", *MODELS)
-pytestmark = pytest.mark.alone
 
 TEXTS = """
 import numpy as np

@@ -72,7 +72,7 @@ portability_repeats = {repeats}
 
 NO_MORE: Mapping[str, str] = MappingProxyType({})
 
-UNTIMED = ("memory", "precision", "signature")
+UNTIMED = ("accuracy", "memory", "precision", "signature")
 """Modules whose verdicts no speed decides."""
 
 

@@ -79,17 +79,19 @@ OWED: Mapping[str, Mapping[str, Owed]] = {
         "weight_disturbed": Owed("stale", "weights", r"fc2\.weight"),
         "layers_swapped": Owed("stale", "weights", r"fc1\.weight, fc2\.weight"),
         "statistics_not_loaded": Owed("stale", "weights", r"running_mean.*running_var"),
+        "all_nan": Owed("parity", "data graph", anywhere=r"\b32\b.*\b11\b|\b11\b.*\b32\b"),
+        "softmax_overflow": Owed("parity", "data graph", r"NaN|non-finite"),
+        "cancellation": Owed("parity", "data graph", "relative L2"),
+        "dropout": Owed("parity", "nondeterminism", "repeats differ"),
+        "sampling": Owed("parity", "nondeterminism", "repeats differ"),
+    },
+    "subnormal": {
         # Where subnormal values are slow, they are what is said first of it.
         "decayed_channels": Owed("stale", "weights data", r"fc0\.weight"),
         "almost_pruned": Owed("regressed", "data", "subnormal", where=slow_subnormals),
         "no_longer_flushed": Owed(
             "regressed", "options data", "set_denormal_as_zero", where=slow_subnormals
         ),
-        "all_nan": Owed("parity", "data graph", anywhere=r"\b32\b.*\b11\b|\b11\b.*\b32\b"),
-        "softmax_overflow": Owed("parity", "data graph", r"NaN|non-finite"),
-        "cancellation": Owed("parity", "data graph", "relative L2"),
-        "dropout": Owed("parity", "nondeterminism", "repeats differ"),
-        "sampling": Owed("parity", "nondeterminism", "repeats differ"),
     },
     "fusions": {
         "layer_norm": Owed("regressed", "fusion", "LayerNormalization ×6", share=0.5),

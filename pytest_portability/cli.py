@@ -171,7 +171,7 @@ def _report(options: argparse.Namespace) -> int:
         msg = "report of which FILE? Expected what --portability-report=json:PATH wrote"
         raise UsageError(msg)
     if options.html is not None:
-        report.ready("html")
+        report.ready("html", options.html)
     found = document.join([document.read(path) for path in options.files])
     if options.html is None:
         print(markdown.render(found), end="")

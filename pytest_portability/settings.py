@@ -197,11 +197,14 @@ def _known(value: Any) -> dict[str, Known]:
 
 
 def _reports(value: Any) -> tuple[tuple[str, str], ...]:
-    reports = []
+    reports: list[tuple[str, str]] = []
     for entry in [value] if isinstance(value, str) else value:
         kind, _, path = entry.partition(":")
         if not path or "\0" in path or kind not in REPORT_KINDS:
             msg = f"expected KIND:PATH with KIND one of {', '.join(REPORT_KINDS)}, found {entry!r}"
+            raise ValueError(msg)
+        if path in [taken for _, taken in reports]:
+            msg = f"expected a path for each report, found two at {path!r}"
             raise ValueError(msg)
         reports.append((kind, path))
     return tuple(reports)

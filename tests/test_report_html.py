@@ -308,7 +308,10 @@ def test_a_page_that_cannot_be_written_is_named(
     path = tmp_path / "r.json"
     path.write_text(json.dumps(tables(item())), encoding="utf-8")
     assert cli.main(["report", f"--html={path}/r.html", str(path)]) == 2
-    assert f"{path}/r.html: cannot be written (" in capsys.readouterr().err
+    assert (
+        f"{path}/r.html cannot be written, {path} is no directory: give another"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_report_of_no_file_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:

@@ -288,8 +288,11 @@ def test_a_link_stays_a_link_and_a_pipe_a_pipe(tmp_path: Path) -> None:
 
 def test_a_path_that_cannot_be_written_is_a_clear_message(project: Project) -> None:
     """The run is not green, the other report is written, the table is printed."""
-    project.make("def test_it(portability): portability.check('m.onnx', None, name='ok')")
-    project.write({"taken": "a file"})
+    project.make("""
+        def test_it(portability):
+            open("taken", "w").close()
+            portability.check('m.onnx', None, name='ok')
+    """)
     result = project.run(
         "--portability",
         "--portability-report=json:taken/r.json",
@@ -302,6 +305,22 @@ def test_a_path_that_cannot_be_written_is_a_clear_message(project: Project) -> N
     assert "Traceback" not in output(result)
     assert "INTERNALERROR" not in output(result)
     assert (project.path / "fine.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [("folder", "it is a directory"), ("taken/r.json", "/taken is no directory")],
+)
+def test_a_path_that_can_be_no_file_is_refused_before_anything_is_measured(
+    project: Project, path: str, why: str
+) -> None:
+    project.make("def test_it(portability): portability.check('m.onnx', None, name='ok')")
+    project.write({"taken": "a file", "folder/r.txt": "another"})
+    result = project.run("--portability", f"--portability-report=json:{path}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert f"/{path} cannot be written, " in flat(result)
+    assert f"{why}: give another path" in flat(result)
+    assert "collected" not in flat(result)
 
 
 def test_what_others_raise_at_the_end_loses_no_report(project: Project) -> None:

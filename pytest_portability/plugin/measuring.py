@@ -52,8 +52,8 @@ class RunHooks:
         self.fleet = Fleet(__version__, config.getoption("dist", "no"))
         for name in settings.DECLARED:
             self.setting(name)  # a value that is not valid ends the run before it begins
-        for kind, _ in self.setting("report").value if not self._worker else ():
-            report.ready(kind)  # not after an hour of measuring
+        for kind, path in self._reports if not self._worker else ():
+            report.ready(kind, path)  # not after an hour of measuring
         self._baselines = config.rootpath / self.setting("baselines").value
         accept = config.getoption("portability_accept") or ""
         updates = ledger.Updates(directory=self._baselines, accept=accept)
@@ -86,6 +86,14 @@ class RunHooks:
         ini = self._config.getini(declared.ini) if name != "known" else None
         given = self._given(declared)
         return settings.resolve(name, ini=ini, option=given, marker=marker, where=where)
+
+    @property
+    def _reports(self) -> Sequence[tuple[str, Path]]:
+        """Kind and path of each wanted report."""
+        wanted = self.setting("report")
+        typed = wanted.source == "command line"  # as pytest takes paths: an ini file's from its own
+        here = self._config.invocation_params.dir if typed else self.root
+        return [(kind, here / path) for kind, path in wanted.value]
 
     def _given(self, declared: settings.Declared) -> Any:
         name = declared.option.lstrip("-").replace("-", "_")
@@ -439,11 +447,8 @@ class RunHooks:
             self._config.hook.pytest_portability_report(config=self._config, report=self.report)
         except Exception as exc:  # noqa: BLE001 - a conftest's mistake must not lose the report
             self.report.problems.append(f"hook pytest_portability_report raised {error_text(exc)}")
-        wanted = self.setting("report")
-        typed = wanted.source == "command line"  # as pytest takes paths: an ini file's from its own
-        for kind, path in wanted.value:
-            here = self._config.invocation_params.dir if typed else self.root
-            report.write(self.report, kind, here / path)
+        for kind, path in self._reports:
+            report.write(self.report, kind, path)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the table."""

@@ -149,12 +149,16 @@ class Report:
         return sorted((k for k in left if k.target in here and k.runtime not in unheard), key=str)
 
 
-def ready(kind: str) -> None:
-    """Refuse a kind of report that cannot be written here, before anything is measured for it.
+def ready(kind: str, path: Path) -> None:
+    """Refuse a report that cannot be written here, before anything is measured for it.
 
     Raises:
-        UsageError: a package is missing; it says which, and how to install it.
+        UsageError: a package is missing; it says which, and how to install it. Or the path can be
+            none of a file.
     """
+    if why := _closed(path):
+        msg = f"the report {kind}:{path} cannot be written, {why}: give another path"
+        raise UsageError(msg)
     try:
         _renderer(kind)
     except ImportError as exc:
@@ -163,6 +167,19 @@ def ready(kind: str) -> None:
             f"({exc}): pip install 'pytest-portability[html]'"
         )
         raise UsageError(msg) from exc
+
+
+def _closed(path: Path) -> str:
+    """Why no file can be written at a path; empty if nothing speaks against it."""
+    try:
+        if path.is_dir():
+            return "it is a directory"
+        folder = next(parent for parent in path.parents if parent.exists())
+    except OSError as exc:
+        return f"{exc.strerror}"
+    if not folder.is_dir():
+        return f"{folder} is no directory"
+    return "" if os.access(folder, os.W_OK) else f"{folder} is not writable"
 
 
 def write(report: Report, kind: str, path: Path) -> None:

@@ -430,7 +430,8 @@ class RunHooks:
         self.report.problems += lost
         ended = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
         stopped = session.shouldstop or session.shouldfail or not ended
-        partial = stopped or bool(lost) or deselected_key in config.stash
+        self.report.deselected = deselected_key in config.stash
+        partial = stopped or bool(lost) or self.report.deselected
         self.report.whole = not partial and selection.whole(config)
         self._write_reports()
         if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and self.report.entries:

@@ -64,6 +64,7 @@ class Report:
         session: facts of the run, such as the commit and the versions of pytest and ourselves.
         recorded: the records among the baselines.
         whole: whether the whole suite ran, so that a record which no item has is of no use.
+        deselected: whether tests of ours were not selected.
         searched: whether any worker looked for hardware: only a test that asks for it does.
         problems: what went wrong beside the items, one message each; such a run is not green.
     """
@@ -73,6 +74,7 @@ class Report:
     searched: bool = False
     recorded: frozenset[Key] = frozenset()
     whole: bool = False
+    deselected: bool = False
     session: MutableMapping[str, str] = field(default_factory=dict)
     entries: list[Entry] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -105,6 +107,9 @@ class Report:
         why = "; ".join(f"{n} × {reason}" for reason, n in reasons.most_common(3))
         more = "; and more, see -rs" if len(reasons) > 3 else ""
         nothing = why + more or "no test that ran called portability.check"
+        if self.deselected and not why:
+            here = ", ".join(t.id for t in self.targets) or "no target"
+            nothing += f", and those that do were deselected (here: {here})"
         return [*self.problems, f"nothing was measured, so this run is not green: {nothing}"]
 
     @property

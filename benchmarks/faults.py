@@ -6,16 +6,15 @@ record has to be the old or the new one, and no process may be left. Run it with
 
     python benchmarks/faults.py [--times N] [--only NAME] [--seed S]
 
-Needs onnxruntime, pytest-xdist and a POSIX system.
+Needs onnxruntime, pytest-xdist and a POSIX system. What fills a disk or makes it read-only is left
+out where this user may mount none, what moves the clock where libfaketime is not installed.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
+import contextlib
 import random
-import resource
 import shutil
 import signal
 import subprocess
@@ -24,202 +23,13 @@ import tempfile
 import textwrap
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import psutil
-
-from pytest_portability import records
-
-BATCHES = (1, 2, 3)
-RUN_LIMIT_S = 300.0
-FINE = {"ok", "inconclusive", "improved"}
-"""What an item that nothing happened to may be on a machine that other work keeps busy."""
-
-TESTS = """
-import os
-import signal
-import subprocess
-import sys
-import threading
-import time
-
-import numpy as np
-import pytest
-from onnx import TensorProto, helper, numpy_helper
-
-
-def model():
-    weights = numpy_helper.from_array(np.eye(64, dtype=np.float32), "w")
-    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["b", 64]) for n in "xy")
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Relu", ["h"], ["y"])]
-    graph = helper.make_graph(nodes, "g", [x], [y], [weights])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-
-
-def inputs(batch, rng):
-    return {"x": rng.standard_normal((batch, 64), dtype=np.float32)}
-
-
-def metric(predict):
-    return 1.0
-
-
-MARK = pytest.mark.portability(
-    batches=BATCHES, runtimes=["onnxruntime.cpu"], seconds=0.05, tolerance=0.9
-)
-
-
-@MARK
-def test_it(portability):
-    portability.check(model(), inputs, name="it")
-"""
-
-INI = """
-[pytest]
-portability_time_limit = 20
-filterwarnings = default
-"""
-
-
-@dataclass(slots=True)
-class Tally:
-    """What became of a fault that was tried several times."""
-
-    tried: int = 0
-    struck: int = 0
-    lost: list[str] = field(default_factory=list)
-    wrong: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    """One run of the suite: exit code, items by batch, what it printed, what it left running."""
-
-    code: int
-    items: dict[str, dict[str, Any]]
-    output: str
-    left: list[str]
-
-
-class Suite:
-    """The suite in a folder of its own.
-
-    Args:
-        folder: where it is.
-        more: tests beside ``test_it``.
-    """
-
-    def __init__(self, folder: Path, more: str = "") -> None:
-        self.folder = folder
-        self.tests(more)
-        (folder / "pytest.ini").write_text(INI.strip(), encoding="utf-8")
-
-    def tests(self, more: str) -> None:
-        """Write the test file."""
-        text = TESTS.strip().replace("BATCHES", repr(list(BATCHES))) + "\n" + textwrap.dedent(more)
-        (self.folder / "test_it.py").write_text(text, encoding="utf-8")
-
-    def run(
-        self, *args: str, meanwhile: Callable[[psutil.Popen], None] | None = None, limit: int = 0
-    ) -> Ended:
-        """Run pytest.
-
-        Args:
-            args: beside ``--portability``.
-            meanwhile: called with the process while it runs.
-            limit: address space of the process and its children in bytes, 0 for none.
-        """
-        report = self.folder / "r.json"
-        report.unlink(missing_ok=True)
-        mark = uuid.uuid4().hex
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--portability"]
-        with tempfile.TemporaryFile("w+") as said:
-            process = psutil.Popen(
-                [*command, f"--portability-report=json:{report}", *args],
-                cwd=self.folder,
-                env={**os.environ, "FAULTS_RUN": mark},
-                stdout=said,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                preexec_fn=_limiter(limit) if limit else None,
-            )
-            if meanwhile is not None:
-                meanwhile(process)
-            code = process.wait(timeout=RUN_LIMIT_S)
-            said.seek(0)
-            output = said.read()
-        found = json.loads(report.read_text(encoding="utf-8"))["items"] if report.exists() else []
-        items = {f"{i['model']}-b{i['batch']}": i for i in found}
-        return Ended(code=code, items=items, output=output, left=_left(mark))
-
-    @property
-    def rows(self) -> dict[str, str]:
-        """What is recorded: row → when it was measured.
-
-        Raises:
-            RecordError: a file is torn.
-        """
-        found: dict[str, str] = {}
-        for path in (self.folder / "baselines").glob("*/*.toml"):
-            for key, record in records.read(path).items():
-                found[f"{key.model}-b{key.batch}"] = record.measured
-        return found
-
-
-def _limiter(limit: int) -> Callable[[], None]:
-    return lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-
-
-def _left(mark: str) -> list[str]:
-    """Processes of a run that still live, a moment after it ended; they are ended here."""
-    time.sleep(1.0)
-    found = []
-    for process in psutil.process_iter():
-        try:
-            ours = process.environ().get("FAULTS_RUN") == mark
-            if ours and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(" ".join(process.cmdline())[:80])
-                process.kill()
-        except (psutil.Error, OSError):
-            continue
-    return found
-
-
-def everyone(name: str = "it") -> set[str]:
-    """The items of a test."""
-    return {f"{name}-b{batch}" for batch in BATCHES}
-
-
-def true_of(items: set[str], verdicts: set[str]) -> dict[str, set[str]]:
-    """The same verdicts for each of some items."""
-    return dict.fromkeys(items, verdicts)
-
-
-def judge(tally: Tally, ended: Ended, hurt: dict[str, set[str]], whole: set[str]) -> None:
-    """Count what a run lost or judged wrongly.
-
-    Args:
-        tally: takes the findings.
-        ended: the run.
-        hurt: items the fault may have struck → verdicts that are true of them then.
-        whole: every item of the suite.
-    """
-    tally.lost += [f"{item} is not in the report" for item in whole - ended.items.keys()]
-    tally.lost += [f"a process was left: {command}" for command in ended.left]
-    if "INTERNALERROR" in ended.output:
-        tally.wrong.append(f"internal error: {ended.output[-300:]}")
-    for name, item in ended.items.items():
-        if item["verdict"] not in hurt.get(name, set()) | FINE:
-            tally.wrong.append(f"{name} is {item['verdict']}: {item['reason'][:120]}")
-    failed = any(item["outcome"] == "fail" for item in ended.items.values())
-    if failed and ended.code == 0:
-        tally.wrong.append("green although an item failed")
-
+from faults_suite import BATCHES, FINE, OTHER, STALE, Suite, Tally, everyone, judge, true_of
 
 # --- processes that are killed -----------------------------------------------------------------
 
@@ -294,7 +104,7 @@ def killed_update(suite: Suite, choose: random.Random, tally: Tally) -> None:
             tally.struck += 1
             process.kill()
 
-    ended = suite.run("--update-baselines", "--portability-accept=fault", meanwhile=act)
+    ended = suite.update(meanwhile=act)
     tally.lost += [f"a process was left: {command}" for command in ended.left]
     try:
         after = suite.rows
@@ -304,8 +114,8 @@ def killed_update(suite: Suite, choose: random.Random, tally: Tally) -> None:
     tally.lost += [f"{row} is no longer recorded" for row in before.keys() - after.keys()]
     neither = [r for r, when in after.items() if when != before.get(r) and when < begun]
     tally.lost += [f"{row} is neither the old nor the new one" for row in neither]
-    again = suite.run()
-    judge(tally, again, {}, everyone())
+    again = suite.run(environment=OTHER)
+    judge(tally, again, true_of({r for r in after if after[r] == before.get(r)}, STALE), everyone())
 
 
 def interrupted(suite: Suite, choose: random.Random, tally: Tally) -> None:
@@ -337,6 +147,7 @@ def two_updates(suite: Suite, choose: random.Random, tally: Tally) -> None:
         """
     )
     tally.struck += 1
+    before = suite.rows
 
     def second() -> None:
         time.sleep(choose.uniform(0.0, 1.0))
@@ -345,7 +156,6 @@ def two_updates(suite: Suite, choose: random.Random, tally: Tally) -> None:
             [
                 *command,
                 "--update-baselines",
-                "--portability-accept=fault",
                 "test_it.py::test_other",
             ],
             cwd=suite.folder,
@@ -358,13 +168,12 @@ def two_updates(suite: Suite, choose: random.Random, tally: Tally) -> None:
 
     thread = threading.Thread(target=second)
     thread.start()
-    args = ("--update-baselines", "--portability-accept=fault", "test_it.py::test_it")
-    ended = suite.run(*args)
+    ended = suite.update("test_it.py::test_it")
     thread.join()
-    judge(tally, ended, true_of(everyone(), {"missing"}), everyone())
-    rows = suite.rows
+    judge(tally, ended, true_of(everyone(), STALE), everyone())
+    new = {row for row, when in suite.rows.items() if when != before.get(row)}
     expected = everyone() | everyone("other")
-    tally.lost += [f"{row} was not recorded" for row in expected - rows.keys()]
+    tally.lost += [f"{row} was not recorded" for row in expected - new]
 
 
 def left_lock(suite: Suite, choose: random.Random, tally: Tally) -> None:
@@ -377,6 +186,103 @@ def left_lock(suite: Suite, choose: random.Random, tally: Tally) -> None:
 
     suite.run(meanwhile=act)
     judge(tally, suite.run(), {}, everyone())
+
+
+# --- a disk and a clock -------------------------------------------------------------------------
+
+
+def spoiled(suite: Suite, choose: random.Random, tally: Tally, *, full: bool) -> None:
+    """The disk of the records fills up, or becomes read-only, during an update."""
+    folder = suite.folder / "baselines"
+    shutil.copytree(folder, suite.folder / "kept")
+    before = suite.rows
+    with _disk(folder):
+        shutil.copytree(suite.folder / "kept", folder, dirs_exist_ok=True)
+        filler = folder / "filler"
+
+        def act(process: psutil.Popen) -> None:
+            time.sleep(choose.uniform(1.0, 12.0))
+            tally.struck += process.poll() is None
+            if full:
+                with contextlib.suppress(OSError), filler.open("wb", buffering=0) as stream:
+                    stream.write(bytes(DISK_BYTES))
+                    stream.write(bytes(DISK_BYTES))
+            else:
+                _mount("-o", "remount,ro", str(folder))
+
+        ended = suite.update(meanwhile=act)
+        judge(tally, ended, true_of(everyone(), STALE), everyone())
+        try:
+            after = suite.rows
+        except Exception as exc:  # noqa: BLE001 - whatever it is, the record is torn
+            tally.lost.append(f"torn: {exc}")
+            return
+        tally.lost += [f"{row} is no longer recorded" for row in before.keys() - after.keys()]
+        old = [row for row in after if after[row] == before.get(row)]
+        if old and ended.code == 0:
+            tally.wrong.append(f"green although {', '.join(old)} could not be written")
+        if full:
+            filler.unlink(missing_ok=True)
+        else:
+            _mount("-o", "remount,rw", str(folder))
+        judge(tally, suite.update(), true_of(everyone(), STALE), everyone())
+        stale = [row for row, when in suite.rows.items() if when == before.get(row)]
+        tally.lost += [f"{row} was not recorded afterwards" for row in stale]
+
+
+DISK_BYTES = 256 * 2**10
+
+
+@contextlib.contextmanager
+def _disk(folder: Path) -> Iterator[None]:
+    _mount("-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder))
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def _mount(*args: str) -> None:
+    subprocess.run(["mount", *args], check=True, capture_output=True)
+
+
+def may_mount() -> bool:
+    """Whether this user may mount a disk of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            with _disk(Path(folder)):
+                return True
+        except (OSError, subprocess.CalledProcessError):
+            return False
+
+
+FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
+"""Moves the clock of processes that load it."""
+
+
+def moved_clock(suite: Suite, choose: random.Random, tally: Tally) -> None:
+    """The clock of the day jumps by up to 40 days, either way, during an update."""
+    before = suite.rows
+    offset = suite.folder / "clock"
+    offset.write_text("+0", encoding="ascii")
+
+    def act(process: psutil.Popen) -> None:
+        time.sleep(choose.uniform(1.0, 8.0))
+        tally.struck += process.poll() is None
+        offset.write_text(f"{choose.uniform(-40, 40):+.3f}d", encoding="ascii")
+
+    moved = {
+        "LD_PRELOAD": str(FAKETIME),
+        "FAKETIME_TIMESTAMP_FILE": str(offset),
+        "FAKETIME_NO_CACHE": "1",
+        # No administrator moves the monotonic clock.
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+    }
+    ended = suite.update(meanwhile=act, environment=moved)
+    judge(tally, ended, true_of(everyone(), STALE), everyone())
+    stale = [row for row, when in suite.rows.items() if when == before.get(row)]
+    tally.lost += [f"{row} was not recorded" for row in stale]
+    judge(tally, suite.run(environment=OTHER), {}, everyone())
 
 
 # --- builds that misbehave ---------------------------------------------------------------------
@@ -445,8 +351,19 @@ FAULTS: dict[str, Callable[[Suite, random.Random, Tally], None]] = {
     "SIGINT": interrupted,
     "two sessions update one directory": two_updates,
     "a device lock left behind": left_lock,
+    "the disk fills up in an update": partial(spoiled, full=True),
+    "the disk becomes read-only in an update": partial(spoiled, full=False),
+    "the clock jumps in an update": moved_clock,
     **{f"a build {name}": misbehaves(name) for name in MISBEHAVE},
 }
+
+
+def left_out() -> Iterator[str]:
+    """Names of faults that cannot be tried here."""
+    if not may_mount():
+        yield from (name for name in FAULTS if "disk" in name)
+    if FAKETIME is None:
+        yield from (name for name in FAULTS if "clock" in name)
 
 
 def record(folder: Path) -> None:
@@ -474,8 +391,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _campaign(recorded: Path, times: int, only: str, choose: random.Random) -> int:
     bad = 0
     print("| fault | tried | struck | lost | wrong verdicts |\n|---|---|---|---|---|")
+    absent = set(left_out())
     for name, fault in FAULTS.items():
-        if only not in name:
+        if only not in name or name in absent:
             continue
         tally = Tally()
         for number in range(times):
@@ -491,6 +409,8 @@ def _campaign(recorded: Path, times: int, only: str, choose: random.Random) -> i
         )
         for text in (*tally.lost, *tally.wrong):
             print(f"    {text}", file=sys.stderr, flush=True)
+    for name in sorted(absent):
+        print(f"left out here: {name}")
     return int(bad > 0)
 
 

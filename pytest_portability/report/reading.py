@@ -94,7 +94,7 @@ class Reader:
             return self._first(get_args(hint), value, key)
         if is_dataclass(hint) and isinstance(hint, type):
             return Reader(value, self.source, f"{self.where}.{key}").made(hint)
-        if get_origin(hint) is tuple and isinstance(value, list):
+        if get_origin(hint) is tuple and isinstance(value, (list, tuple)):
             return self._sequence(get_args(hint), value, key)
         if get_origin(hint) is Mapping and isinstance(value, Mapping):
             of_values = get_args(hint)[-1]
@@ -116,7 +116,7 @@ class Reader:
                 return self._as(option, value, key)
         return self._as(last, value, key)
 
-    def _sequence(self, hints: tuple[Any, ...], value: list[Any], key: str) -> tuple[Any, ...]:
+    def _sequence(self, hints: tuple[Any, ...], value: Sequence[Any], key: str) -> tuple[Any, ...]:
         if hints[-1] is Ellipsis:
             hints = hints[:1] * len(value)
         if len(hints) != len(value):

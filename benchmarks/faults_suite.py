@@ -11,7 +11,7 @@ import tempfile
 import textwrap
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -92,10 +92,15 @@ class Tally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """One run of the suite: exit code, items by batch, what it printed, what it left running."""
+    """One run of the suite: exit code, items by batch, what it printed, what it left running.
+
+    Attributes:
+        problems: as its report says, None where it wrote none.
+    """
 
     code: int
     items: dict[str, dict[str, Any]]
+    problems: list[str] | None
     output: str
     left: list[str]
 
@@ -147,14 +152,19 @@ class Suite:
                 start_new_session=True,
                 preexec_fn=_limiter(limit) if limit else None,
             )
-            if meanwhile is not None:
-                meanwhile(process)
-            code = process.wait(timeout=RUN_LIMIT_S)
+            try:
+                if meanwhile is not None:
+                    meanwhile(process)
+                code = process.wait(timeout=RUN_LIMIT_S)
+            finally:
+                if process.poll() is None:
+                    process.kill()
             said.seek(0)
             output = said.read()
-        found = json.loads(report.read_text(encoding="utf-8"))["items"] if report.exists() else []
-        items = {f"{i['model']}-b{i['batch']}": i for i in found}
-        return Ended(code=code, items=items, output=output, left=_left(mark))
+        found = json.loads(report.read_text(encoding="utf-8")) if report.exists() else {}
+        items = {f"{i['model']}-b{i['batch']}": i for i in found.get("items", ())}
+        problems = found.get("problems")
+        return Ended(code=code, items=items, problems=problems, output=output, left=_left(mark))
 
     def update(
         self,
@@ -204,18 +214,18 @@ def everyone(name: str = "it") -> set[str]:
     return {f"{name}-b{batch}" for batch in BATCHES}
 
 
-def true_of(items: set[str], verdicts: set[str]) -> dict[str, set[str]]:
+def true_of(items: Collection[str], verdicts: set[str]) -> dict[str, set[str]]:
     """The same verdicts for each of some items."""
     return dict.fromkeys(items, verdicts)
 
 
-def judge(tally: Tally, ended: Ended, hurt: dict[str, set[str]], whole: set[str]) -> None:
+def judge(tally: Tally, ended: Ended, true: Mapping[str, set[str]], whole: set[str]) -> None:
     """Count what a run lost or judged wrongly.
 
     Args:
         tally: takes the findings.
         ended: the run.
-        hurt: items the fault may have struck → verdicts that are true of them then.
+        true: items that the fault struck or may have struck → verdicts that are true of them.
         whole: every item of the suite.
     """
     tally.lost += [f"{item} is not in the report" for item in whole - ended.items.keys()]
@@ -223,7 +233,7 @@ def judge(tally: Tally, ended: Ended, hurt: dict[str, set[str]], whole: set[str]
     if "INTERNALERROR" in ended.output:
         tally.wrong.append(f"internal error: {ended.output[-300:]}")
     for name, item in ended.items.items():
-        if item["verdict"] not in hurt.get(name, set()) | FINE:
+        if item["verdict"] not in true.get(name, FINE):
             tally.wrong.append(f"{name} is {item['verdict']}: {item['reason'][:120]}")
     failed = any(item["outcome"] == "fail" for item in ended.items.values())
     if failed and ended.code == 0:

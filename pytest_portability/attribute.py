@@ -76,11 +76,15 @@ _ALL = frozenset({"fusion", "kernel", "launches", "layout", "precision", "fallba
 _OPTIONS: tuple[tuple[str, re.Pattern[str], frozenset[str]], ...] = tuple(
     (name, re.compile(pattern, re.IGNORECASE), frozenset(governs.split()))
     for name, pattern, governs in (
-        ("threads", r"thread|spinning|parallel|stream|affinity|wait_policy|^omp_", "host slow"),
+        (
+            "threads",
+            r"thread|spinning|parallel|stream|affinity|wait_policy|^omp_|\bexecution_mode$",
+            "host slow",
+        ),
         ("isa", r"isa\b|_isa|capability|instruction|avx|amx", "kernel precision slow fusion data"),
         (
             "precision",
-            r"precision|tf32|autocast|dtype|bf16|fp16|execution_mode",
+            r"precision|tf32|autocast|dtype|bf16|fp16|execution_mode_hint",
             "precision kernel",
         ),
         ("memory", r"arena|mem|malloc|pool", "memory slow"),
@@ -107,7 +111,8 @@ _GOVERNS = {
 
 _LOGS = {
     "fallback": re.compile(
-        r"fall\w* ?back|EP Error|default CPU EP|not supported|graph break|BackendCompilerFailed",
+        r"fall\w* ?back|EP Error|default CPU EP|not supported|graph break|BackendCompilerFailed"
+        r"|not assigned to the preferred",
         re.IGNORECASE,
     ),
     "launches": re.compile(r"graph break|recompil|BackendCompilerFailed", re.IGNORECASE),

@@ -234,7 +234,7 @@ def _slow(
     texts = [text for _, text in sorted(grown, reverse=True)[:3]]
     other = record.model.weights != baseline.model.weights
     if other and not changes and clock.work >= 1.3 and _is_floating(record):
-        text = "the same kernels are slower on these weights: subnormal values do that"
+        text = "the same kernels are slower on these weights, as they are on subnormal values"
         names = listed(changed_tensors(record.model, baseline.model))
         yield Effect("data", text, share or None, (*texts, f"weights that differ: {names}"))
     elif grown and share >= 0.1 and not even:
@@ -372,7 +372,7 @@ def graph_change(record: Record, baseline: Record) -> Effect:
     if dict(old) == dict(new) and any(
         "quant" in op.lower() or "qlinear" in op.lower() for op in ops
     ):
-        text = "scales or zero points changed: the same operations with other constants"
+        text = "other constants or attributes in a quantised graph, such as scales or zero points"
         return Effect("quantization", text, of_graph=True)
     differ = [
         f"{op} ×{old.get(op, 0)} → ×{new.get(op, 0)}"

@@ -48,7 +48,13 @@ def doubts(
     other = baseline is not None and baseline.key.target != record.key.target
     held = [f"held against {baseline.key}"] if baseline is not None and other else []
     blind = record.path.caveats if record.path.evidence == "none" else ()
-    return (*held, *_unknown(record), *(parity.notes if parity else ()), *_doubts(repeats), *blind)
+    return (
+        *held,
+        *_unknown(record, repeats),
+        *(parity.notes if parity else ()),
+        *_doubts(repeats),
+        *blind,
+    )
 
 
 def _misplaced(record: Record, measurement: Measurement | None) -> _Found:
@@ -96,11 +102,16 @@ def _fits_more(record: Record, baseline: Record | None) -> _Found:
     return Verdict.IMPROVED, f"batch {fits} fits now, the baseline's largest was {fitted}"
 
 
-def _unknown(record: Record) -> list[str]:
+def _unknown(record: Record, repeats: Sequence[Repeat]) -> list[str]:
     """What was asked for by name and cannot be told to have run."""
+    found = []
     wanted = record.key.precision
-    known = wanted == "native" or record.effective
-    return [] if known else [f"asked for {wanted}: in which precision the work ran is not known"]
+    if wanted != "native" and not record.effective:
+        found.append(f"asked for {wanted}: in which precision the work ran is not known")
+    provider = next((r.observed.asked_provider for r in repeats), "")
+    if provider and not sum(record.providers.values()):
+        found.append(f"asked for {provider}: whether it got any node is not known")
+    return found
 
 
 def _doubts(repeats: Sequence[Repeat]) -> list[str]:

@@ -243,6 +243,15 @@ def test_fewer_threads_explain_a_purely_parallel_loss() -> None:
     assert "the processor waits" in cause.evidence[0]
 
 
+def test_nodes_that_no_longer_run_side_by_side_explain_a_purely_parallel_loss() -> None:
+    """ONNX Runtime's execution mode is no precision, as OpenVINO's hint of that name is."""
+    check = slower(0.95, wall=1.6, options={"execution_mode": "sequential"})
+    (cause,) = causes(check, record(options={"execution_mode": "parallel"}))
+    assert cause.kind == "options"
+    assert cause.summary == "execution_mode: parallel → sequential"
+    assert cause.share == pytest.approx(1.0)
+
+
 def test_a_capped_instruction_set_is_the_cause_of_other_implementations() -> None:
     before = path(use("Conv", 9, 1.0, precision="fp32", implementation="jit:avx512_core"))
     after = path(use("Conv", 9, 1.0, precision="fp32", implementation="jit:sse41"))
@@ -461,12 +470,17 @@ def test_a_path_without_evidence_claims_nothing() -> None:
 # --- the other verdicts ---------------------------------------------------------------------------
 
 
-def test_placement_is_a_fallback_or_a_precision_with_the_runtimes_own_words() -> None:
+@pytest.mark.parametrize(
+    "line",
+    [
+        "EP Error: no CUDA",
+        "[W:onnxruntime:] Some nodes were not assigned to the preferred execution providers",
+    ],
+)
+def test_placement_is_a_fallback_or_a_precision_with_the_runtimes_own_words(line: str) -> None:
     asked = Observed(asked_provider="CUDAExecutionProvider", providers={EP: 48})
-    (cause,) = causes(
-        RECORD, measurement=measurement(observed=asked), log="EP Error: no CUDA\nother"
-    )
-    assert (cause.kind, cause.evidence) == ("fallback", ("EP Error: no CUDA",))
+    (cause,) = causes(RECORD, measurement=measurement(observed=asked), log=f"{line}\nother")
+    assert (cause.kind, cause.evidence) == ("fallback", (line,))
     key = replace(KEY, precision="fp16")
     (cause,) = causes(record(key=key), record(key=key))
     assert cause.kind == "precision"

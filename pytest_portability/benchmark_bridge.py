@@ -14,6 +14,16 @@ UNDER_XDIST = (
 )
 
 
+def writes(option: Callable[[str, object], object]) -> bool:
+    """Whether pytest-benchmark was asked to keep or to compare something.
+
+    Args:
+        option: its value by its name, or a default where pytest-benchmark is not installed.
+    """
+    names = ("json", "autosave", "save", "save_data", "compare", "histogram")
+    return any(option(f"benchmark_{name}", None) for name in names)
+
+
 def times(measurement: Measurement) -> list[float]:
     """Wall seconds per batch of each window, over all repeats."""
     return [w.wall_s / w.batches for r in measurement.repeats for w in r.windows]

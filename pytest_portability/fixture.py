@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -25,7 +26,7 @@ MOST_SIZE = 2**63
 
 
 class Host(Protocol):
-    """What the plugin does for a test; all but ``end`` is the same for every test of a run."""
+    """What the plugin does for a test."""
 
     @property
     def root(self) -> Path:
@@ -72,7 +73,10 @@ class Host(Protocol):
     def benchmarked(self, entry: Entry) -> None:
         """Let pytest-benchmark show it, too."""
 
-    def end(self, outcome: str, text: str) -> None:
+    def checking(self, node: Any) -> AbstractContextManager[None]:
+        """Know that a check of an item goes on."""
+
+    def end(self, node: Any, outcome: str, text: str) -> None:
         """Give the test its outcome: ``pass``, ``warn``, ``fail``, ``skip`` or ``xfail``."""
 
 
@@ -172,7 +176,7 @@ class Portability:
         else:
             return self._checked(ask)
         # Outside the handler, so that pytest shows the text and not a second traceback.
-        self._host.end("fail", wrong)
+        self._host.end(self._node, "fail", wrong)
         raise UsageError(wrong)
 
     def _ask(self, *, options: Mapping[str, Any], **given: Any) -> Ask:
@@ -193,19 +197,20 @@ class Portability:
     def _checked(self, ask: Ask) -> Result:
         """The flow, its entry in the report, and the test's outcome."""
         __tracebackhide__ = True
-        result = self._measured(ask)
-        entry = Entry(
-            nodeid=self._node.nodeid,
-            key=result.key,
-            comparison=result.comparison,
-            causes=result.causes,
-            measurement=result.measurement,
-            again=self._host.again(self._node.nodeid),
-        )
-        outcome, text = self._outcome(entry, result.log)
-        self._host.keep(self._node, replace(entry, outcome=outcome))
+        with self._host.checking(self._node):
+            result = self._measured(ask)
+            entry = Entry(
+                nodeid=self._node.nodeid,
+                key=result.key,
+                comparison=result.comparison,
+                causes=result.causes,
+                measurement=result.measurement,
+                again=self._host.again(self._node.nodeid),
+            )
+            outcome, text = self._outcome(entry, result.log)
+            self._host.keep(self._node, replace(entry, outcome=outcome))
         self._host.benchmarked(entry)
-        self._host.end(outcome, text)
+        self._host.end(self._node, outcome, text)
         return result
 
     def _measured(self, ask: Ask) -> Result:

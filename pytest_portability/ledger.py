@@ -19,6 +19,7 @@ from pytest_portability.report import Entry, Report
 from pytest_portability.run import Absentee
 
 UNCHECKED = "the test asked for portability and never called check: nothing was measured"
+UNFINISHED = "check still went on when the test had ended: it has to wait for its threads"
 CRASHED = "the xdist worker that ran the test crashed: nothing was measured"
 UNPARAMETRIZED = (
     "portability is an argument of a test or fixture: pytest cannot parametrize it for "

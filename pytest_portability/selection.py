@@ -20,6 +20,9 @@ VENDORS = ("nvidia", "amd", "intel", "apple", "qualcomm", "huawei", "cpu")
 PLATFORMS = ("cuda", "rocm", "xpu", "mps", "directml", "webgpu", "qnn", "cann", "npu")
 FAMILIES = ("torch", "onnxruntime", "openvino")
 
+INTERRUPTED, INTERNAL_ERROR = 2, 3
+"""Of pytest's exit codes."""
+
 _ARCHITECTURE = re.compile(
     r"(?<![\w-])(?:sm_\d+[a-z]?|gfx[0-9a-f]{3,}|xe_\w+|m\d+|x86_64|aarch64|arm64)(?![\w-])"
 )
@@ -46,6 +49,19 @@ def asks(expression: str) -> str:
     """The first name that an expression of ``-m`` wants and we register; else empty."""
     words = re.findall(r"[\w-]+", re.sub(r"\bnot\s+[\w-]+", "", expression))
     return next((word for word in words if word in names(expression)), "")
+
+
+def stopped(session: Any) -> str:
+    """That a run is over before its end, and why; empty if it is not.
+
+    Args:
+        session: pytest's, which ends.
+    """
+    why = session.shouldstop or session.shouldfail
+    if not why and session.exitstatus not in (INTERRUPTED, INTERNAL_ERROR):
+        return ""
+    told = f" ({why})" if isinstance(why, str) else ""
+    return f"the run was stopped before its end{told}: this is a part of what was to run"
 
 
 def whole(config: Any) -> bool:

@@ -254,6 +254,92 @@ def test_the_controller_refuses_a_second_entry_of_one_item(tmp_path: Path) -> No
     assert book.take(entry) == ""
 
 
+THREAD = """
+import threading
+
+def checked(portability, name, *, after=None):
+    if after is not None:
+        after.wait()
+    portability.check("m.onnx", inputs, name=name)
+
+"""
+
+
+def test_a_check_in_a_thread_that_the_test_waits_for_counts(project: Project) -> None:
+    project.make(
+        THREAD
+        + """
+def test_it(portability):
+    thread = threading.Thread(target=checked, args=(portability, "regressed"))
+    thread.start()
+    thread.join()
+
+def test_plain():
+    pass
+"""
+    )
+    result = project.spawn("--portability", "-p", "no:threadexception")
+    result.assert_outcomes(failed=1, passed=1)
+    assert "check failed and the test went on: " in flat(result)
+
+
+def test_a_check_that_still_goes_on_when_its_test_has_ended_fails_it(project: Project) -> None:
+    """Neither this test nor the next one is green for it, or red."""
+    project.make(
+        THREAD
+        + """
+THREADS = []
+
+def test_it(portability, monkeypatch):
+    checked(portability, "ok_1")
+    from pytest_portability.fixture import Portability
+    going, measured = threading.Event(), Portability._measured
+
+    def slowly(self, ask):
+        going.set()
+        threading.Event().wait(1)
+        return measured(self, ask)
+
+    monkeypatch.setattr(Portability, "_measured", slowly)
+    THREADS.append(threading.Thread(target=checked, args=(portability, "regressed")))
+    THREADS[0].start()
+    going.wait()
+
+def test_next():
+    THREADS[0].join()
+"""
+    )
+    result = project.spawn("--portability", "-p", "no:threadexception")
+    result.assert_outcomes(failed=1, passed=1)
+    assert "check still went on when the test had ended: it has to wait for its threads" in flat(
+        result
+    )
+
+
+def test_a_check_after_the_end_of_its_test_is_no_green_run(project: Project) -> None:
+    project.make(
+        THREAD
+        + """
+ENDED = threading.Event()
+THREADS = []
+
+def test_it(portability):
+    checked(portability, "ok_1")
+    late = {"after": ENDED}
+    THREADS.append(threading.Thread(target=checked, args=(portability, "ok_2"), kwargs=late))
+    THREADS[0].start()
+
+def test_next():
+    ENDED.set()
+    THREADS[0].join()
+"""
+    )
+    result = project.spawn("--portability", "-p", "no:threadexception")
+    result.assert_outcomes(passed=2)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert "called check after it had ended: it has to wait for its threads" in flat(result)
+
+
 @pytest.mark.parametrize(
     ("given", "after"),
     [('name="regressed"', "pass"), ('name="regressed"', "pytest.skip()"), ("options=3", "pass")],

@@ -16,7 +16,7 @@ from project import Project, flat, output, validated
 from scripted import comparison
 from synthetic import KEY, measurement, record
 
-from pytest_portability import report
+from pytest_portability import cli, report
 from pytest_portability.report import Entry, Report
 from pytest_portability.verdicts import Verdict
 
@@ -346,3 +346,8 @@ def test_a_run_that_is_interrupted_reports_what_it_has(project: Project) -> None
     result = project.spawn("--portability", "--portability-report=json:report.json")
     assert result.ret == pytest.ExitCode.INTERRUPTED
     assert [item["verdict"] for item in project.json()["items"]] == ["ok"]
+    stopped = "the run was stopped before its end: this is a part of what was to run"
+    assert project.json()["problems"] == [stopped]
+    assert f"portability: {stopped}" in flat(result)
+    # Whoever reads the file alone sees it, too.
+    assert cli.main(["report", str(project.path / "report.json")]) == 1

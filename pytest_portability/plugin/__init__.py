@@ -155,6 +155,6 @@ def portability(request: pytest.FixtureRequest) -> Portability:
     hooks.begin(request)
     if not hasattr(request, "param"):
         hooks.keep(node, ledger.unparametrized(node.nodeid, selection.name(node)))
-        hooks.end("fail", ledger.UNPARAMETRIZED)
+        hooks.end(node, "fail", ledger.UNPARAMETRIZED)
     name, marker = selection.name(node), selection.marker(node)
     return Portability(hooks, node, name=name, marker=marker, item=request.param)

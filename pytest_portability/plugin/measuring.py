@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Generator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -16,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_portability import selection, settings
-from pytest_portability.errors import PortabilityWarning, error_text, message
-from pytest_portability.plugin import flag
+from pytest_portability.errors import PortabilityWarning, UsageError, error_text, message
+from pytest_portability.plugin import checks, flag
+from pytest_portability.plugin.checks import Checks
 from pytest_portability.plugin.fleet import Fleet, refuse_other_version
 
 if TYPE_CHECKING:
@@ -31,9 +33,6 @@ if TYPE_CHECKING:
 
 deselected_key = pytest.StashKey[bool]()
 """Present when a test of ours was not selected."""
-
-entries_key = pytest.StashKey["list[Entry]"]()
-"""What an item measured and no report carries yet."""
 
 ENDINGS = (pytest.skip.Exception, pytest.xfail.Exception)
 """Of a test that did not fail."""
@@ -66,7 +65,6 @@ class RunHooks:
         ] = {}  # what is said of an item whose worker crashes
         self._paths: dict[str, Path] = {}
         self._places: dict[str, tuple[Path, int]] = {}  # of items: file, and line from 1
-        self._failure: BaseException | None = None  # what a failed check of the item raised
         self._headed = self._several = self._told = False
         census = run.census(self._baselines)
         self.report = report.Report(recorded=census.keys, problems=[*census.unreadable])
@@ -183,7 +181,7 @@ class RunHooks:
         """Start an item, or start it again."""
         node = request.node
         self._request = request
-        self._failure = None
+        checks.begin(node)
         self._paths[node.nodeid] = node.path
         self.claims.forget(node.nodeid)
         self._progress.begin()
@@ -233,8 +231,9 @@ class RunHooks:
         """Have an entry travel with the item's next report."""
         from pytest_portability.report import ci
 
-        node.stash.setdefault(entries_key, []).append(replace(entry, worker=self._worker))
-        node.user_properties += ci.properties(entry)
+        if (found := checks.of(node)) is not None:
+            found.entries = [*(found.entries or ()), replace(entry, worker=self._worker)]
+            node.user_properties += ci.properties(entry)
 
     def benchmarked(self, entry: Entry) -> None:
         """Have pytest-benchmark show the item's first check, unless the test itself uses it."""
@@ -253,14 +252,27 @@ class RunHooks:
         node.add_marker(pytest.mark.benchmark(**asked), append=False)
         benchmark_bridge.show(request.getfixturevalue("benchmark"), entry)
 
-    def end(self, outcome: str, text: str) -> None:
+    def checking(self, node: pytest.Item) -> AbstractContextManager[None]:
+        """Know that a check of an item goes on.
+
+        Raises:
+            UsageError: the item has ended, so that nothing could be said of it.
+        """
+        if (found := checks.of(node)) is None:
+            msg = f"{node.nodeid} called check after it had ended: it has to wait for its threads"
+            self.report.problems.append(msg)
+            raise UsageError(msg)
+        return found.going_on()
+
+    def end(self, node: pytest.Item, outcome: str, text: str) -> None:
         """Give the test its outcome: ``pass``, ``warn``, ``fail``, ``skip`` or ``xfail``."""
         __tracebackhide__ = True
         if outcome == "warn":
             warnings.warn(PortabilityWarning(text), stacklevel=4)  # the line of the test
         elif outcome == "fail":
             failure = pytest.fail.Exception(text, pytrace=False)
-            self._failure = self._failure or failure
+            if (found := checks.of(node)) is not None:
+                found.failure = found.failure or failure
             raise failure
         elif outcome == "skip":
             pytest.skip(text)
@@ -278,13 +290,16 @@ class RunHooks:
 
         report = yield
         asked = ledger.asked(item)
-        entries = item.stash.get(entries_key, None)
-        why, ours = call.excinfo, self._failure
+        found = checks.of(item) or Checks()
+        entries, left = found.entries, call.when == "call" and bool(found.running)
+        if left and report.passed:
+            report.outcome, report.longrepr = "failed", ledger.UNFINISHED
+        why, ours = call.excinfo, found.failure
         skipped = report.skipped and not hasattr(report, "wasxfail")
         if ours is not None and (report.passed or skipped):
             vars(report).pop("wasxfail", None)
             report.outcome, report.longrepr = "failed", f"check failed and the test went on: {ours}"
-        self._failure = None  # said once
+        found.failure = None  # said once
         if self._worker and not self._told:
             # Now, as a machine may go away before it ends.
             report.portability_here = ledger.packed(self._here)  # type: ignore[attr-defined] # as below
@@ -295,7 +310,8 @@ class RunHooks:
             )
             report.portability_lost = ledger.packed(lost)  # type: ignore[attr-defined] # as below
         if entries is None and asked is not None and (why or call.when == "call"):
-            reason = message(why.value) if why else str(ours or ledger.UNCHECKED)
+            nothing = ledger.UNFINISHED if left else ledger.UNCHECKED
+            reason = message(why.value) if why else str(ours or nothing)
             if why is None and ours is None:
                 report.outcome, report.longrepr = "failed", reason
             name = selection.name(item)
@@ -310,9 +326,9 @@ class RunHooks:
         # What a fixture measured waits for the test, whose failure may forbid to write it.
         if entries and not (call.when == "setup" and report.passed):
             report.portability_entries = ledger.packed(entries)  # type: ignore[attr-defined] # xdist's way
-            item.stash[entries_key] = []
-        if call.when == "teardown" and entries_key in item.stash:
-            del item.stash[entries_key]
+            found.entries = []
+        if call.when == "teardown":
+            checks.end(item)
         return report
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -428,10 +444,11 @@ class RunHooks:
             self.report.problems.append(lacks)
         lost = self.fleet.problems
         self.report.problems += lost
-        ended = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
-        stopped = session.shouldstop or session.shouldfail or not ended
+        if stopped := selection.stopped(session):
+            self.report.problems.append(stopped)
         self.report.deselected = deselected_key in config.stash
-        partial = stopped or bool(lost) or self.report.deselected
+        ended = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+        partial = bool(stopped or lost) or self.report.deselected or not ended
         self.report.whole = not partial and selection.whole(config)
         self._write_reports()
         if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and self.report.entries:
@@ -459,7 +476,7 @@ class RunHooks:
         if self._config.getoption("collectonly"):
             return
         terminalreporter.section("portability")
-        if self._several and self._benchmark_writes():
+        if self._several and benchmark_bridge.writes(self._config.getoption):
             terminalreporter.write_line(benchmark_bridge.UNDER_XDIST)
         if not self._headed:
             terminalreporter.write_line(terminal.header(self.report))
@@ -471,11 +488,6 @@ class RunHooks:
             terminalreporter.write_line(terminal.harmless(f"portability: {complaint}"), red=True)
         for line in ci.github(self.report, self._places, os.environ):
             terminalreporter.write_line(line)
-
-    def _benchmark_writes(self) -> bool:
-        """Whether pytest-benchmark was asked to keep or to compare something."""
-        names = ("json", "autosave", "save", "save_data", "compare", "histogram")
-        return any(self._config.getoption(f"benchmark_{name}", None) for name in names)
 
     def pytest_unconfigure(self) -> None:
         """End the processes the run started."""

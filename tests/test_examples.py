@@ -59,7 +59,8 @@ class Examples:
 
     def recorded(self, name: str = "") -> Run:
         """The run that wrote the records, of the hooks or of the rest."""
-        return self._run(name == "hooks", "--update-baselines")
+        # No figure is judged, so one repeat is enough.
+        return self._run(name == "hooks", "--update-baselines", "-o", "portability_repeats=1")
 
     def checked(self, name: str) -> Run:
         """The run that held the same builds against them."""
@@ -160,7 +161,7 @@ def test_a_record_says_how_it_was_built_and_what_it_achieved(
     assert item["memory_bytes"] > 0
     assert item["parity"]["error_rel"] < 1e-3
     assert record.parity.repeatable
-    assert len(item["windows"]) == 2
+    assert len(item["windows"]) == 1
     assert all(item["windows"])
 
 

@@ -29,6 +29,9 @@ class Provider:
         ep: ONNX Runtime's name, such as ``CUDAExecutionProvider``.
         vendor: of its devices; empty where the device tells.
         platform: of its devices.
+        kind: ``cpu``, ``gpu`` or ``npu``: what the device is of one that is part of the wheel and
+            lists none.
+        pinned: provider options that keep such a one on that device, where it has others.
         synchronous: a node's time in the profile is the time of its work, not of its launch.
         memory: where ``IOBinding`` leaves outputs; empty for plain runs, on the CPU and where
             ONNX Runtime cannot name the device's memory.
@@ -44,6 +47,8 @@ class Provider:
     ep: str
     vendor: str = ""
     platform: str = ""
+    kind: str = "gpu"
+    pinned: Mapping[str, str] = field(default_factory=dict)
     synchronous: bool = False
     memory: str = ""
     switches: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: _OWN)
@@ -84,6 +89,7 @@ def _cpu(short: str, ep: str) -> Provider:
         ep=ep,
         vendor="cpu",
         platform="cpu",
+        kind="cpu",
         synchronous=True,
         switches={"fp32": {}, "int8": {}},
         refuses={"fp16": fp16, "bf16": bf16},
@@ -150,6 +156,9 @@ TABLE = (
         ep="OpenVINOExecutionProvider",
         vendor="intel",
         platform="xpu",
+        # Built in (the wheel onnxruntime-openvino) it says nothing of the hardware.
+        kind="cpu",
+        pinned={"device_type": "CPU"},
         synchronous=True,
         switches={
             "fp32": _openvino("f32"),
@@ -373,7 +382,7 @@ def _lacks(provider: Provider, folder: Path) -> str:
 
 def _devices_of(provider: Provider, root: Path) -> list[Device]:
     names = (provider.runtime,)
-    if provider.vendor == "cpu":
+    if provider.kind == "cpu":
         return [cpu_device(runtimes=names, handle="cpu")]
     if provider.platform == "cuda":
         return _nvidia_devices(provider, _nvidia_smi())

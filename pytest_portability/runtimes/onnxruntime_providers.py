@@ -102,7 +102,8 @@ _AMD = Provider(short="", ep="", vendor="amd", platform="rocm")
 
 def _openvino(hint: str) -> Mapping[str, str]:
     # Every other spelling is accepted, echoed back and ignored; this one reaches OpenVINO.
-    parts = (f'"{device}":{{"INFERENCE_PRECISION_HINT":"{hint}"}}' for device in ("CPU", "GPU"))
+    entry = f'{{"INFERENCE_PRECISION_HINT":"{hint}"}}'
+    parts = (f'"{device}":{entry}' for device in ("CPU", "GPU", "NPU"))
     return {"load_config": f"{{{','.join(parts)}}}"}
 
 
@@ -240,8 +241,8 @@ def needs_environment(provider: Provider, precision: str) -> str:
     """What the environment lacks for this precision; empty if nothing."""
     if (provider.platform, precision) == ("cuda", "tf32") and tf32.forbidden():
         return "NVIDIA_TF32_OVERRIDE=0 in the environment switches TF32 off"
-    strict = provider.short != "tensorrt" or precision != "fp32" or tf32.forbidden()
-    return "" if strict else _TF32_FREE
+    free = provider.short in ("tensorrt", "nvtensorrtrtx") and not tf32.forbidden()
+    return _TF32_FREE if free and precision == "fp32" else ""
 
 
 _TF32_OPS = re.compile(r"MatMul|Gemm|Conv|Attention|Einsum")

@@ -102,7 +102,7 @@ def check_precision(choice: Choice, request: Request) -> None:
         reason = "int8 is for models that come quantised; this one has no quantised nodes"
     metadata = choice.device.ep_metadata if choice.device is not None else {}
     capabilities = metadata.get("OPTIMIZATION_CAPABILITIES", "").split()
-    if capabilities and precision in ("fp16", "bf16") and precision.upper() not in capabilities:
+    if capabilities and precision in _FLOATS and precision.upper() not in capabilities:
         reason = f"the device says that it computes {', '.join(capabilities)}"
     if reason:
         msg = f"{runtime}: {precision}: {reason}"

@@ -121,7 +121,7 @@ def merge(devices: Sequence[Device]) -> tuple[Target, ...]:
     Devices of one identity (vendor, product, partition) are one target, and so are two views of
     one device under different names, known by an equal ``uuid`` or ``pci``. A device whose library
     does not name its product joins the named device of its vendor and address or, where their
-    addresses cannot be compared, index.
+    addresses cannot be compared, index among the GPUs or among the neural units.
     """
     groups: list[list[Device]] = []
     named_first = sorted(devices, key=lambda device: (not device.product, device.index))
@@ -310,9 +310,17 @@ def _equal_addresses(one: Device, two: Device) -> bool | None:
 
 
 def _one_card(one: Device, two: Device) -> bool:
-    """Whether two views are of one card: by their address or, where that is not told, index."""
+    """Whether two views are of one card: by their address or, where that is not told, index.
+
+    Libraries count GPUs and neural units apart: the first of each are two devices.
+    """
     equal = _equal_addresses(one, two)
-    return one.index == two.index if equal is None else equal
+    alike = one.index == two.index and _is_npu(one) == _is_npu(two)
+    return alike if equal is None else equal
+
+
+def _is_npu(device: Device) -> bool:
+    return device.platform == "npu" or device.handle.lower().startswith("npu")
 
 
 def _address(device: Device) -> dict[str, str]:
@@ -421,6 +429,17 @@ _CPU_VENDORS = {
     "0xc0": "ampere",
 }
 """``vendor_id`` of x86 and ``CPU implementer`` of Arm → vendor."""
+
+
+def apple_chip() -> tuple[str, str]:
+    """Product and architecture of a Mac's GPU: its chip's, as no library has a name for it.
+
+    Returns:
+        Such as ``("Apple M2 Max", "m2")``; ``("Apple GPU", "apple")`` if the kernel does not tell.
+    """
+    brand = sysctl("machdep.cpu.brand_string")
+    chip = re.search(r"\bM\d+", brand)
+    return brand or "Apple GPU", chip[0].lower() if chip else "apple"
 
 
 def sysctl(name: str) -> str:

@@ -260,6 +260,39 @@ def test_a_device_without_a_name_joins_the_vendors_device_of_that_index() -> Non
     assert found.id == "nvidia-h200"
 
 
+@pytest.mark.parametrize(
+    "unit", [{"platform": "npu", "handle": "x"}, {"platform": "qnn", "handle": "npu:0"}]
+)
+def test_a_neural_unit_does_not_join_the_gpu_of_its_index(unit: Mapping[str, Any]) -> None:
+    """Each kind is counted on its own; an address that is told by both still decides."""
+    gpu = device(**AMD)
+    nameless: Mapping[str, Any] = {**AMD, **unit, "product": "", "arch": "npu", "runtimes": ("o",)}
+    assert [t.id for t in merge([gpu, device(**nameless)])] == ["amd-mi300x", "amd-npu"]
+    named = device(**{**nameless, "product": "XDNA 2", "runtimes": ("p",), "handle": "NPU"})
+    found = merge([gpu, device(**nameless), named])
+    assert [t.id for t in found] == ["amd-mi300x", "amd-xdna-2"]
+    assert found[1].handles == {"o": unit["handle"], "p": "NPU"}
+    place = {"address": {"pci": "0000:c5:00.1"}}
+    assert len(merge([device(**AMD, **place), device(**nameless, **place)])) == 1
+
+
+@pytest.mark.parametrize(
+    ("brand", "expected"),
+    [
+        ("Apple M4", ("Apple M4", "m4")),
+        ("Apple M2 Max", ("Apple M2 Max", "m2")),
+        ("Intel(R) Core(TM) i5", ("Intel(R) Core(TM) i5", "apple")),
+        ("", ("Apple GPU", "apple")),
+    ],
+)
+def test_a_mac_s_gpu_has_the_name_of_its_chip(
+    brand: str, expected: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel has one, libraries do not."""
+    monkeypatch.setattr(targets, "sysctl", lambda _name: brand)
+    assert targets.apple_chip() == expected
+
+
 def test_a_nameless_view_of_another_card_does_not_join_by_its_index() -> None:
     """Libraries number cards in their own orders; a known address outweighs the index."""
     named = device(address={"pci": "0000:1b:00.0"})

@@ -1,18 +1,20 @@
-"""ONNX Runtime's execution providers: what differs between them, and the devices they see."""
+"""ONNX Runtime's execution providers: what differs between them, and the devices they see.
+
+All but the CPU provider, and OpenVINO's on a CPU, is written to the documentation, not seen on a
+device.
+"""
 
 from __future__ import annotations
 
 import ctypes
-import os
 import re
-import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pytest_portability.runtimes import cuda_driver, tf32
-from pytest_portability.targets import Absent, Device, cpu_device
+from pytest_portability.runtimes import gpu_drivers, tf32
+from pytest_portability.targets import Absent, Device, apple_chip, cpu_device
 
 _OWN: Mapping[str, Mapping[str, str]] = {"fp32": {}, "fp16": {}, "bf16": {}, "int8": {}}
 """The provider computes in the types of the model's file; nothing has to be switched."""
@@ -29,6 +31,9 @@ class Provider:
         ep: ONNX Runtime's name, such as ``CUDAExecutionProvider``.
         vendor: of its devices; empty where the device tells.
         platform: of its devices.
+        kind: ``cpu``, ``gpu`` or ``npu``: what the device is of one that is part of the wheel and
+            lists none.
+        pinned: provider options that keep such a one on that device, where it has others.
         synchronous: a node's time in the profile is the time of its work, not of its launch.
         memory: where ``IOBinding`` leaves outputs; empty for plain runs, on the CPU and where
             ONNX Runtime cannot name the device's memory.
@@ -44,6 +49,8 @@ class Provider:
     ep: str
     vendor: str = ""
     platform: str = ""
+    kind: str = "gpu"
+    pinned: Mapping[str, str] = field(default_factory=dict)
     synchronous: bool = False
     memory: str = ""
     switches: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: _OWN)
@@ -84,6 +91,7 @@ def _cpu(short: str, ep: str) -> Provider:
         ep=ep,
         vendor="cpu",
         platform="cpu",
+        kind="cpu",
         synchronous=True,
         switches={"fp32": {}, "int8": {}},
         refuses={"fp16": fp16, "bf16": bf16},
@@ -96,7 +104,8 @@ _AMD = Provider(short="", ep="", vendor="amd", platform="rocm")
 
 def _openvino(hint: str) -> Mapping[str, str]:
     # Every other spelling is accepted, echoed back and ignored; this one reaches OpenVINO.
-    parts = (f'"{device}":{{"INFERENCE_PRECISION_HINT":"{hint}"}}' for device in ("CPU", "GPU"))
+    entry = f'{{"INFERENCE_PRECISION_HINT":"{hint}"}}'
+    parts = (f'"{device}":{entry}' for device in ("CPU", "GPU", "NPU"))
     return {"load_config": f"{{{','.join(parts)}}}"}
 
 
@@ -150,6 +159,9 @@ TABLE = (
         ep="OpenVINOExecutionProvider",
         vendor="intel",
         platform="xpu",
+        # Built in (the wheel onnxruntime-openvino) it says nothing of the hardware.
+        kind="cpu",
+        pinned={"device_type": "CPU"},
         synchronous=True,
         switches={
             "fp32": _openvino("f32"),
@@ -176,6 +188,7 @@ TABLE = (
         ep="QNNExecutionProvider",
         vendor="qualcomm",
         platform="qnn",
+        kind="npu",  # the backend "htp", its default in ONNX Runtime's C API
         switches={
             "fp32": {"enable_htp_fp16_precision": "0"},
             "fp16": {"enable_htp_fp16_precision": "1"},
@@ -188,6 +201,7 @@ TABLE = (
         ep="VitisAIExecutionProvider",
         vendor="amd",
         platform="npu",
+        kind="npu",
         compiles=True,
     ),
     Provider(
@@ -195,6 +209,7 @@ TABLE = (
         ep="CANNExecutionProvider",
         vendor="huawei",
         platform="cann",
+        kind="npu",
         memory="cann",
         switches={
             **_OWN,
@@ -231,8 +246,8 @@ def needs_environment(provider: Provider, precision: str) -> str:
     """What the environment lacks for this precision; empty if nothing."""
     if (provider.platform, precision) == ("cuda", "tf32") and tf32.forbidden():
         return "NVIDIA_TF32_OVERRIDE=0 in the environment switches TF32 off"
-    strict = provider.short != "tensorrt" or precision != "fp32" or tf32.forbidden()
-    return "" if strict else _TF32_FREE
+    free = provider.short in ("tensorrt", "nvtensorrtrtx") and not tf32.forbidden()
+    return _TF32_FREE if free and precision == "fp32" else ""
 
 
 _TF32_OPS = re.compile(r"MatMul|Gemm|Conv|Attention|Einsum")
@@ -293,7 +308,7 @@ def offered(ep_devices: Iterable[Any]) -> list[tuple[str, str, Any]]:
 
 
 def device_of(ep: str, handle: str, entry: Any) -> Device:
-    """The facts of one ``OrtEpDevice``; its product is empty where ONNX Runtime has no name."""
+    """The facts of one ``OrtEpDevice``; its product is empty where nothing has a name for it."""
     provider, hardware = of_ep(ep), entry.device
     metadata = {**hardware.metadata, **entry.ep_metadata}
     facts = {}
@@ -301,21 +316,27 @@ def device_of(ep: str, handle: str, entry: Any) -> Device:
         facts[f"onnxruntime {provider.short} provider"] = metadata.get("version", "")
     if handle == "cpu":
         return cpu_device(runtimes=(provider.runtime,), handle=handle, facts=facts)
+    kind, _, index = handle.partition(":")
+    vendor = _VENDORS.get(hardware.vendor_id) or hardware.vendor.lower() or provider.vendor
     pci = metadata.get("pci_bus_id", "")
     # What the CUDA plugin adds, by its source (cuda/plugin/cuda_ep_factory.cc).
     capability = metadata.get("cuda_compute_capability", "")
     cuda_arch = f"sm_{capability.replace('.', '')}" if capability else ""
+    arch = metadata.get("DEVICE_ARCHITECTURE") or cuda_arch
     names = ("FULL_DEVICE_NAME", "cuda_device_name", "Description")
-    kind, _, index = handle.partition(":")
+    product = next((metadata[name] for name in names if metadata.get(name)), "")
+    if not product:
+        product, unnamed = _unnamed(vendor, kind)
+        arch = arch or unnamed
     return Device(
         runtimes=(provider.runtime,),
         handle=handle,
-        vendor=_VENDORS.get(hardware.vendor_id) or hardware.vendor.lower() or provider.vendor,
-        arch=metadata.get("DEVICE_ARCHITECTURE") or cuda_arch,
-        product=next((metadata[name] for name in names if metadata.get(name)), ""),
+        vendor=vendor,
+        arch=arch,
+        product=product,
         platform="npu" if kind == "npu" and provider.short == "openvino" else provider.platform,
         index=int(index),
-        facts={name: value for name, value in facts.items() if value},
+        facts={name: value for name, value in facts.items() if value} | _driver(vendor),
         address={"pci": pci} if pci else {},
     )
 
@@ -373,99 +394,39 @@ def _lacks(provider: Provider, folder: Path) -> str:
 
 def _devices_of(provider: Provider, root: Path) -> list[Device]:
     names = (provider.runtime,)
-    if provider.vendor == "cpu":
+    if provider.kind == "cpu":
         return [cpu_device(runtimes=names, handle="cpu")]
     if provider.platform == "cuda":
-        return _nvidia_devices(provider, _nvidia_smi())
+        return gpu_drivers.nvidia_devices(names)
     if provider.platform == "rocm":
-        return _amd_devices(provider, root)
+        return gpu_drivers.amd_devices(names, root)
     # ONNX Runtime cannot be asked, so the device joins what another library names.
     vendor = provider.vendor or provider.short
+    product, arch = _unnamed(vendor, provider.kind)
     single = Device(
         runtimes=names,
-        handle="gpu:0",
+        handle=f"{provider.kind}:0",
         vendor=vendor,
-        arch="",
-        product="",
+        arch=arch,
+        product=product,
         platform=provider.platform,
+        facts=_driver(vendor),
     )
     return [single]
 
 
-_SMI = "name,compute_cap,memory.total,driver_version,pci.bus_id,uuid"
+def _unnamed(vendor: str, kind: str) -> tuple[str, str]:
+    """Product and architecture of a device that ONNX Runtime has no name for.
+
+    The chip of a Mac; otherwise no product, and what sets a neural unit apart from the vendor's
+    GPU, which has no name here either.
+    """
+    return apple_chip() if vendor == "apple" else ("", "npu" if kind == "npu" else "")
 
 
-def _nvidia_smi() -> list[list[str]]:
-    command = ["nvidia-smi", f"--query-gpu={_SMI}", "--format=csv,noheader,nounits"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return []
-    return [[part.strip() for part in line.split(",")] for line in done.stdout.splitlines()]
-
-
-def _nvidia_devices(provider: Provider, rows: Sequence[Sequence[str]]) -> list[Device]:
-    """Cards as ``nvidia-smi`` lists them, numbered as CUDA shows them to this process."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    order = [str(i) for i in range(len(rows))] if visible is None else visible.split(",")
-    by_name = {str(i): row for i, row in enumerate(rows)} | {row[5]: row for row in rows}
-    chosen = [by_name[name.strip()] for name in order if name.strip() in by_name]
-    # nvidia-smi writes a domain of eight digits, CUDA one of four.
-    by_place = {row[4].lower()[-12:]: row for row in rows}
-    told = cuda_driver.addresses()
-    if told and all(place in by_place for place in told):
-        chosen = [by_place[place] for place in told]
-    return [
-        Device(
-            runtimes=(provider.runtime,),
-            handle=f"gpu:{index}",
-            vendor="nvidia",
-            arch=f"sm_{capability.replace('.', '')}",
-            product=product,
-            platform="cuda",
-            index=index,
-            memory_bytes=int(mib) * 2**20 if mib.isdigit() else None,
-            facts={"driver": driver},
-            address={"pci": pci.lower(), "uuid": uuid},
-        )
-        for index, (product, capability, mib, driver, pci, uuid) in enumerate(chosen)
-    ]
-
-
-def _amd_devices(provider: Provider, root: Path) -> list[Device]:
-    """GPUs of the kernel's compute driver, which needs no ROCm user space to be asked."""
-    devices: list[Device] = []
-    nodes = (root / "sys/class/kfd/kfd/topology/nodes").glob("*/properties")
-    for file in sorted(nodes, key=lambda f: int(f.parent.name)):
-        lines = (line.split() for line in _text(file).splitlines())
-        facts = {parts[0]: int(parts[1]) for parts in lines if len(parts) == 2}
-        version = facts.get("gfx_target_version", 0)
-        if not version:  # the host's CPU is a node too
-            continue
-        major, minor, step = version // 10000, version // 100 % 100, version % 100
-        place = facts.get("location_id", 0)
-        address = f"{place >> 8 & 0xFF:02x}:{place >> 3 & 0x1F:02x}.{place & 7}"
-        pci = f"{facts.get('domain', 0):04x}:{address}"
-        devices.append(
-            Device(
-                runtimes=(provider.runtime,),
-                handle=f"gpu:{len(devices)}",
-                vendor="amd",
-                arch=f"gfx{major}{minor:x}{step:x}",
-                product=_text(root / "sys/bus/pci/devices" / pci / "product_name").strip(),
-                platform="rocm",
-                index=len(devices),
-                address={"pci": pci},
-            )
-        )
-    return devices
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text()
-    except OSError:
-        return ""
+def _driver(vendor: str) -> dict[str, str]:
+    driver = gpu_drivers.apple_driver() if vendor == "apple" else ""
+    return {"driver": driver} if driver else {}
 
 
 __all__ = [

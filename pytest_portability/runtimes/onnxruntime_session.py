@@ -1,4 +1,8 @@
-"""Opens sessions of ONNX Runtime: provider, device, precision, options, what is kept."""
+"""Opens sessions of ONNX Runtime: provider, device, precision, options, what is kept.
+
+What is given to OpenVINO where it is built in, and to an NPU, is written to the documentation, not
+seen on a device.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_portability import onnx_graph
-from pytest_portability.errors import RuntimeUnavailable, Unsupported
+from pytest_portability.errors import RuntimeUnavailable, Unsupported, UsageError
 from pytest_portability.runtimes import Request, tf32
 from pytest_portability.runtimes import onnxruntime_library as library
 from pytest_portability.runtimes import onnxruntime_providers as providers
-from pytest_portability.runtimes.onnxruntime_options import Settings, caching
+from pytest_portability.runtimes.onnxruntime_options import Settings, caching, settings
+
+_FLOATS = ("fp32", "fp16", "bf16")
+"""Precisions that OpenVINO's devices tell in the same letters; an NPU may lack fp32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +34,11 @@ def choose(ort: Any, short: str, request: Request) -> Choice:
 
     Raises:
         RuntimeUnavailable: no such provider or device here; what there is, is listed.
+        UsageError: an option means another device.
     """
     failures: Mapping[str, str] = {}
-    if providers.resolve(short, ort.get_available_providers()) is None:
+    built_in = providers.resolve(short, ort.get_available_providers())
+    if built_in is None or (built_in.pinned and request.handle != "cpu"):
         # Plugins are loaded only where one is wanted: they bring libraries and threads along.
         failures = library.register_plugins(ort)
     listed = providers.offered(library.ep_devices(ort))
@@ -38,12 +47,34 @@ def choose(ort: Any, short: str, request: Request) -> Choice:
     if provider is None:
         raise RuntimeUnavailable(_no_provider(short, available, failures))
     mine = {handle: entry for ep, handle, entry in listed if ep == provider.ep}
+    if provider.pinned and not mine:
+        _check_pinned(provider, request)
+        mine = {"cpu": None}
     if provider.short == "cpu" or not mine:
         return Choice(provider)
     if request.handle not in mine:
         msg = f"{provider.runtime} has no device {request.handle!r}; it has: {', '.join(mine)}"
-        raise RuntimeUnavailable(msg)
+        reasons = [f"{package}: {reason}" for package, reason in failures.items()]
+        raise RuntimeUnavailable("; ".join([msg, *reasons]))
     return Choice(provider, mine[request.handle])
+
+
+def _check_pinned(provider: providers.Provider, request: Request) -> None:
+    """Refuse an option that moves a provider that lists no devices from the CPU to another.
+
+    Raises:
+        UsageError: what was given, and how that device is measured.
+    """
+    given = settings(provider.runtime, request.options).provider
+    for name in (*provider.pinned, "device_id"):  # the latter is an older name, and followed
+        if given.get(name, "CPU").upper() != "CPU":
+            msg = (
+                f"option {name!r} of {provider.runtime} must be 'CPU'; given was {given[name]!r}: "
+                "the provider that is built into this onnxruntime lists no devices, and is "
+                "measured as the CPU. For a GPU or an NPU use the plugin (pip install "
+                "onnxruntime-ep-openvino), or the runtime 'openvino'"
+            )
+            raise UsageError(msg)
 
 
 def _no_provider(short: str, available: Sequence[str], failures: Mapping[str, str]) -> str:
@@ -71,7 +102,7 @@ def check_precision(choice: Choice, request: Request) -> None:
         reason = "int8 is for models that come quantised; this one has no quantised nodes"
     metadata = choice.device.ep_metadata if choice.device is not None else {}
     capabilities = metadata.get("OPTIMIZATION_CAPABILITIES", "").split()
-    if capabilities and precision in ("fp16", "bf16") and precision.upper() not in capabilities:
+    if capabilities and precision in _FLOATS and precision.upper() not in capabilities:
         reason = f"the device says that it computes {', '.join(capabilities)}"
     if reason:
         msg = f"{runtime}: {precision}: {reason}"
@@ -144,7 +175,8 @@ def _opened(ort: Any, choice: Choice, request: Request, chosen: Settings, option
     if choice.device is not None:
         options.add_provider_for_devices([choice.device], dict(chosen.provider))
     else:
-        given = dict(chosen.provider)
+        # OpenVINO takes the CPU where nothing is said, by its documentation; here it is said.
+        given = {**provider.pinned, **chosen.provider}
         index = request.handle.partition(":")[2]
         if index and provider.platform in ("cuda", "rocm", "directml", "cann"):
             given.setdefault("device_id", index)

@@ -1,4 +1,7 @@
-"""Which devices torch sees, and why others are not there; builds nothing."""
+"""Which devices torch sees, and why others are not there; builds nothing.
+
+What is read of CUDA, ROCm, XPU and MPS is written to the documentation, not seen on a device.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_portability.errors import RuntimeUnavailable
-from pytest_portability.targets import Absent, Device, cpu_device, split_partition, sysctl
+from pytest_portability.runtimes import gpu_drivers
+from pytest_portability.targets import Absent, Device, apple_chip, cpu_device, split_partition
 
 RUNTIMES = ("torch", "torch.compile")
 _XE = {
@@ -153,7 +157,7 @@ def _cuda(torch: Any, kind: str, index: int) -> Device:
         index=index,
         memory_bytes=int(properties.total_memory),
         partition=partition,
-        facts=_facts(torch, cuda=torch.version.cuda),
+        facts=_facts(torch, cuda=torch.version.cuda, driver=gpu_drivers.nvidia_driver()),
         address=_address(properties),
     )
 
@@ -172,7 +176,7 @@ def _rocm(torch: Any, kind: str, index: int) -> Device:
         index=index,
         memory_bytes=int(properties.total_memory),
         partition=amd_partition(address.get("pci", "")),
-        facts=_facts(torch, hip=torch.version.hip),
+        facts=_facts(torch, hip=torch.version.hip, driver=gpu_drivers.amd_driver()),
         address=address,
     )
 
@@ -199,19 +203,18 @@ def _xpu(torch: Any, kind: str, index: int) -> Device:
 
 
 def _mps(torch: Any, kind: str, index: int) -> Device:
-    brand = sysctl("machdep.cpu.brand_string")  # torch has no name for the chip
-    chip = re.search(r"\bM\d+", brand)
+    product, arch = apple_chip()
     memory = getattr(torch.mps, "recommended_max_memory", None)
     return Device(
         runtimes=RUNTIMES,
         handle=kind,
         vendor="apple",
-        arch=chip[0].lower() if chip else "apple",
-        product=brand or "Apple GPU",
+        arch=arch,
+        product=product,
         platform="mps",
         index=index,
         memory_bytes=int(memory()) if memory else None,
-        facts=_facts(torch),
+        facts=_facts(torch, driver=gpu_drivers.apple_driver()),
     )
 
 

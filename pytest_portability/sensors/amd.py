@@ -1,4 +1,7 @@
-"""AMD's GPUs by AMD SMI: the module ``amdsmi``, which comes with ROCm."""
+"""AMD's GPUs by AMD SMI: the module ``amdsmi``, which comes with ROCm.
+
+Written to the documentation, not seen on a device.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Intel's GPUs by what the kernel's drivers xe and i915 show in sysfs."""
+"""Intel's GPUs by what the kernel's drivers xe and i915 show in sysfs.
+
+Written to the documentation, not seen on a device.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""NVIDIA's GPUs by NVML: the module ``pynvml`` of the package nvidia-ml-py."""
+"""NVIDIA's GPUs by NVML: the module ``pynvml`` of the package nvidia-ml-py.
+
+Written to the documentation, not seen on a device.
+"""
 
 from __future__ import annotations
 

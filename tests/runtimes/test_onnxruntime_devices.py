@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,9 +11,9 @@ from typing import Any
 import onnx_models
 import pytest
 
-from pytest_portability import models
+from pytest_portability import models, targets
 from pytest_portability.errors import RuntimeUnavailable
-from pytest_portability.runtimes import Request, cuda_driver
+from pytest_portability.runtimes import Request, cuda_driver, gpu_drivers
 from pytest_portability.runtimes import onnxruntime as adapter
 from pytest_portability.runtimes import onnxruntime_library as library
 from pytest_portability.runtimes import onnxruntime_providers as providers
@@ -38,6 +39,12 @@ def ep_device(
     return SimpleNamespace(
         ep_name=ep, ep_vendor="", ep_metadata=metadata or {}, ep_options={}, device=device
     )
+
+
+def hide_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unset what hides cards from HIP."""
+    for name in ("ROCR", "HIP", "CUDA"):
+        monkeypatch.delenv(f"{name}_VISIBLE_DEVICES", raising=False)
 
 
 NVIDIA, AMD, INTEL = (0x10DE, "NVIDIA"), (0x1002, "AMD"), (0x8086, "Intel")
@@ -82,7 +89,7 @@ class TestDevices:
             (
                 ep_device("CoreMLExecutionProvider", "NPU", (0x106B, "Apple")),
                 "onnxruntime.coreml",
-                ("apple", "mps", "npu:0", ""),
+                ("apple", "mps", "npu:0", "Apple M4 Pro"),
             ),
             (
                 ep_device("QNNExecutionProvider", "NPU", (0x4D4F4351, "Qualcomm")),
@@ -108,9 +115,14 @@ class TestDevices:
         ids=lambda value: value if isinstance(value, str) else "",
     )
     def test_a_listed_device_has_vendor_platform_and_handle(
-        self, entry: Any, runtime: str, facts: tuple[str, str, str, str]
+        self,
+        entry: Any,
+        runtime: str,
+        facts: tuple[str, str, str, str],
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         """The product is empty where ONNX Runtime has no name, to be joined with another view."""
+        monkeypatch.setattr(targets, "sysctl", lambda _name: "Apple M4 Pro")
         ((ep, handle, found),) = providers.offered([entry])
         device = providers.device_of(ep, handle, found)
         assert device.runtimes == (runtime,)
@@ -152,7 +164,7 @@ class TestDevices:
         """Numbered as CUDA shows the cards to this process."""
         h200 = ["NVIDIA H200", "9.0", "143771", "580.95.05", "00000000:17:00.0", "GPU-aa"]
         a100 = ["NVIDIA A100-SXM4-80GB", "8.0", "81920", "580.95.05", "00000000:65:00.0", "GPU-bb"]
-        monkeypatch.setattr(providers, "_nvidia_smi", lambda: [h200, a100])
+        monkeypatch.setattr(gpu_drivers, "_nvidia_smi", lambda: [h200, a100])
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         available = ["TensorrtExecutionProvider", "CUDAExecutionProvider"]
         devices, absents = providers.built_in(available, {"TensorrtExecutionProvider"})
@@ -174,7 +186,7 @@ class TestDevices:
         """The fastest first, which is not the first on the bus."""
         a100 = ["NVIDIA A100-SXM4-80GB", "8.0", "81920", "580.95.05", "00000000:17:00.0", "GPU-aa"]
         h200 = ["NVIDIA H200", "9.0", "143771", "580.95.05", "00000000:B5:00.0", "GPU-bb"]
-        monkeypatch.setattr(providers, "_nvidia_smi", lambda: [a100, h200])
+        monkeypatch.setattr(gpu_drivers, "_nvidia_smi", lambda: [a100, h200])
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         told: tuple[str, ...] = ("0000:b5:00.0", "0000:17:00.0")
         monkeypatch.setattr(cuda_driver, "addresses", lambda: told)
@@ -191,13 +203,79 @@ class TestDevices:
         """``nvidia-smi`` has a row of the card only, and the environment names the slice."""
         card = ["NVIDIA H200", "9.0", "143771", "580.95.05", "00000000:17:00.0", "GPU-aa"]
         other = ["NVIDIA L4", "8.9", "23034", "580.95.05", "00000000:05:00.0", "GPU-bb"]
-        monkeypatch.setattr(providers, "_nvidia_smi", lambda: [other, card])
+        monkeypatch.setattr(gpu_drivers, "_nvidia_smi", lambda: [other, card])
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-cc")
         monkeypatch.setattr(cuda_driver, "addresses", lambda: ("0000:17:00.0",))
         ((device,), _) = providers.built_in(["CUDAExecutionProvider"], set())
         assert (device.handle, device.product) == ("gpu:0", "NVIDIA H200")
 
-    def test_the_kernel_driver_tells_amd_architectures(self, tmp_path: Path) -> None:
+    def test_a_card_that_is_not_there_ends_the_visible_ones(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As CUDA reads it: what comes after ``-1`` is hidden."""
+        a100 = ["NVIDIA A100-SXM4-80GB", "8.0", "81920", "580.95.05", "00000000:17:00.0", "GPU-aa"]
+        h200 = ["NVIDIA H200", "9.0", "143771", "580.95.05", "00000000:B5:00.0", "GPU-bb"]
+        monkeypatch.setattr(gpu_drivers, "_nvidia_smi", lambda: [a100, h200])
+        monkeypatch.setattr(cuda_driver, "addresses", tuple)
+        for text, products in (("1,-1,0", ["NVIDIA H200"]), ("GPU-bb", ["NVIDIA H200"]), ("", [])):
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", text)
+            devices, _ = providers.built_in(["CUDAExecutionProvider"], set())
+            assert [d.product for d in devices] == products
+
+    def test_openvino_that_is_built_in_is_the_cpu(self) -> None:
+        """It lists no devices and runs on the CPU unless told otherwise: no GPU's speed."""
+        ((device,), absents) = providers.built_in(["OpenVINOExecutionProvider"], set())
+        cpu = targets.cpu_device(runtimes=("onnxruntime.openvino",), handle="cpu")
+        assert (device, absents) == (cpu, [])
+
+    def test_a_mac_without_torch_is_named_by_its_chip(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """By the name torch's view of it has: an M1's record is not an M4's, with torch or not."""
+        monkeypatch.setattr(targets, "sysctl", lambda _name: "Apple M4 Pro")
+        monkeypatch.setattr(platform, "mac_ver", lambda: ("15.1", ("", "", ""), "arm64"))
+        devices, _ = providers.built_in(["CoreMLExecutionProvider"], set())
+        (found,) = targets.merge(devices)
+        assert (found.id, found.arch, found.platform) == ("apple-m4-pro", "m4", "mps")
+        assert found.facts == {"driver": "macOS 15.1"}
+
+    def test_neural_units_are_no_gpus(self) -> None:
+        """Of a vendor whose GPU has the same number and, to ONNX Runtime, no name either."""
+        qualcomm = (0x4D4F4351, "Qualcomm")
+        entries = [
+            ep_device("QNNExecutionProvider", "GPU", qualcomm),
+            ep_device("QNNExecutionProvider", "NPU", qualcomm),
+        ]
+        listed = [providers.device_of(*found) for found in providers.offered(entries)]
+        built_in, _ = providers.built_in(
+            ["VitisAIExecutionProvider", "QNNExecutionProvider"], set()
+        )
+        assert [(d.handle, d.arch) for d in built_in] == [("npu:0", "npu"), ("npu:0", "npu")]
+        found = targets.merge([*listed, *built_in])
+        assert [(t.id, t.handles) for t in found] == [
+            ("amd-npu", {"onnxruntime.vitisai": "npu:0"}),
+            ("qualcomm", {"onnxruntime.qnn": "gpu:0"}),
+            ("qualcomm-npu", {"onnxruntime.qnn": "npu:0"}),
+        ]
+
+    def test_huawei_s_units_join_what_torch_names(self) -> None:
+        """To both they are neural units, though CANN's handle is ONNX Runtime's own."""
+        devices, _ = providers.built_in(["CANNExecutionProvider"], set())
+        named = targets.Device(
+            runtimes=("torch",),
+            handle="npu:0",
+            vendor="huawei",
+            arch="npu",
+            product="Ascend910B2",
+            platform="npu",
+        )
+        (found,) = targets.merge([*devices, named])
+        assert found.id == "huawei-ascend910b2"
+        assert found.handles == {"onnxruntime.cann": "npu:0", "torch": "npu:0"}
+
+    def test_the_kernel_driver_tells_amd_architectures(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """MI300X is gfx942; the host's CPU is a node without a version."""
         nodes = tmp_path / "sys/class/kfd/kfd/topology/nodes"
         for number, text in enumerate(
@@ -213,17 +291,64 @@ class TestDevices:
         card = tmp_path / "sys/bus/pci/devices/0000:05:00.0"
         card.mkdir(parents=True)
         (card / "product_name").write_text("AMD Instinct MI300X OAM\n")
+        hide_nothing(monkeypatch)
         devices, _ = providers.built_in(["MIGraphXExecutionProvider"], set(), tmp_path)
         assert [(d.handle, d.arch, d.product) for d in devices] == [
             ("gpu:0", "gfx942", "AMD Instinct MI300X OAM"),
             ("gpu:1", "gfx90a", ""),
         ]
 
+    @pytest.mark.parametrize(
+        ("variables", "buses"),
+        [
+            ({}, [1, 2, 3, 4]),
+            ({"ROCR": "2,1"}, [3, 2]),
+            ({"ROCR": "3, GPU-00000000DEADBEEF"}, [4, 2]),
+            ({"ROCR": "GPU-00000000dead,gpu-1"}, [2, 3]),
+            ({"ROCR": "GPU-0"}, []),
+            ({"ROCR": ""}, []),
+            ({"ROCR": "0,7,1"}, [1]),
+            ({"ROCR": "0,0,1"}, [1]),
+            ({"HIP": "3,-1,0"}, [4]),
+            ({"HIP": "GPU-1"}, [3]),
+            ({"HIP": ""}, [1, 2, 3, 4]),
+            ({"ROCR": "1,2,3", "HIP": "2,0"}, [4, 2]),
+            ({"CUDA": "1"}, [2]),
+            ({"HIP": "0", "CUDA": "1"}, [1]),
+        ],
+    )
+    def test_amd_cards_are_those_that_hip_shows_numbered_as_it_does(
+        self,
+        variables: dict[str, str],
+        buses: list[int],
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """The kernel lists all; ROCr hides some of them, and HIP some of what is left."""
+        unique = (0xBEEF, 0xDEADBEEF, 0x1000000000000001, 0)
+        for place, number in enumerate(unique):
+            folder = tmp_path / f"sys/class/kfd/kfd/topology/nodes/{place + 1}"
+            folder.mkdir(parents=True)
+            text = f"gfx_target_version 90402\nlocation_id {place + 1 << 8}\nunique_id {number}\n"
+            (folder / "properties").write_text(text)
+        module = tmp_path / "sys/module/amdgpu/version"
+        module.parent.mkdir(parents=True)
+        module.write_text("6.10.5\n")
+        hide_nothing(monkeypatch)
+        for name, value in variables.items():
+            monkeypatch.setenv(f"{name}_VISIBLE_DEVICES", value)
+        devices, _ = providers.built_in(["MIGraphXExecutionProvider"], set(), tmp_path)
+        assert [d.address["pci"] for d in devices] == [f"0000:0{bus}:00.0" for bus in buses]
+        assert [(d.handle, d.index) for d in devices] == [
+            (f"gpu:{n}", n) for n in range(len(buses))
+        ]
+        assert all(d.facts == {"driver": "6.10.5"} for d in devices)
+
     def test_a_compiled_in_provider_without_hardware_is_absent_with_its_reason(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         """``get_available_providers()`` lists what was compiled in, not what works."""
-        monkeypatch.setattr(providers, "_nvidia_smi", list)
+        monkeypatch.setattr(gpu_drivers, "_nvidia_smi", list)
         available = ["CUDAExecutionProvider", "ROCMExecutionProvider", "AzureExecutionProvider"]
         devices, absents = providers.built_in(available, set(), tmp_path)
         assert devices == []
@@ -240,7 +365,7 @@ class TestDevices:
     ) -> None:
         """By the name that the provider's library asks for; where it tells none, it is believed."""
         card = ["NVIDIA H200", "9.0", "143771", "580.95.05", "00000000:17:00.0", "GPU-aa"]
-        monkeypatch.setattr(providers, "_nvidia_smi", lambda: [card])
+        monkeypatch.setattr(gpu_drivers, "_nvidia_smi", lambda: [card])
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         file = tmp_path / "libonnxruntime_providers_tensorrt.so"
         file.write_bytes(b"\x7fELF\0libnvinfer.so." + version + b"\0libc.so.6\0")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from types import SimpleNamespace
+
 import onnx_models
 import pytest
 
@@ -70,14 +73,56 @@ class TestPrecisions:
             "TF32 is a mode of NVIDIA GPUs"
         )
 
-    def test_tensorrt_in_fp32_needs_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize("short", ["tensorrt", "nvtensorrtrtx"])
+    def test_tensorrt_in_fp32_needs_the_environment(
+        self, short: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """No option switches its TF32 off."""
-        provider = providers.named("tensorrt")
+        asked = Request(
+            model=models.load(onnx_models.mlp()), handle="gpu:0", platform="cuda", precision="fp32"
+        )
+        choice = session_module.Choice(providers.named(short))
         monkeypatch.delenv("NVIDIA_TF32_OVERRIDE", raising=False)
-        assert "NVIDIA_TF32_OVERRIDE=0" in providers.needs_environment(provider, "fp32")
+        with pytest.raises(Unsupported, match=rf"{short}: fp32: .* has NVIDIA_TF32_OVERRIDE=0"):
+            session_module.check_precision(choice, asked)
+        assert providers.needs_environment(choice.provider, "fp16") == ""
         monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
-        assert providers.needs_environment(provider, "fp32") == ""
-        assert "switches TF32 off" in providers.needs_environment(provider, "tf32")
+        session_module.check_precision(choice, asked)
+        assert "switches TF32 off" in providers.needs_environment(choice.provider, "tf32")
+
+    @pytest.mark.parametrize(
+        ("capabilities", "precision", "found"),
+        [
+            ("FP16 INT8 EXPORT_IMPORT", "fp32", "FP16, INT8, EXPORT_IMPORT"),
+            ("FP16 INT8 EXPORT_IMPORT", "fp16", ""),
+            ("FP32 FP16 INT8", "fp32", ""),
+            ("FP32 FP16 INT8", "bf16", "FP32, FP16, INT8"),
+            ("FP16 INT8", "native", ""),
+        ],
+    )
+    def test_a_device_of_openvino_computes_what_it_says(
+        self, capabilities: str, precision: str, found: str
+    ) -> None:
+        """An NPU that lacks fp32 takes the request and computes in fp16."""
+        device = SimpleNamespace(ep_metadata={"OPTIMIZATION_CAPABILITIES": capabilities})
+        choice = session_module.Choice(providers.named("openvino"), device)
+        asked = Request(
+            model=models.load(onnx_models.mlp()),
+            handle="npu:0",
+            platform="npu",
+            precision=precision,
+        )
+        if found:
+            words = f"openvino: {precision}: the device says that it computes {found}"
+            with pytest.raises(Unsupported, match=words):
+                session_module.check_precision(choice, asked)
+            return
+        session_module.check_precision(choice, asked)
+        chosen = options_module.in_force(choice.provider, asked).provider
+        hint = {"fp16": "f16", "fp32": "f32"}.get(precision)
+        hints = json.loads(chosen.get("load_config", "{}"))
+        wanted = {"INFERENCE_PRECISION_HINT": hint}
+        assert hints == (dict.fromkeys(("CPU", "GPU", "NPU"), wanted) if hint else {})
 
     @pytest.mark.parametrize(
         ("short", "options", "op", "machine", "expected"),

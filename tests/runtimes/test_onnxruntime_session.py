@@ -1,4 +1,4 @@
-"""What opening a session adds to the options: folders for what the provider compiles."""
+"""What opening a session adds to the options: folders for what is compiled, and the device."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import onnx
@@ -13,7 +14,9 @@ import onnx_models
 import pytest
 
 from pytest_portability import models
+from pytest_portability.errors import RuntimeUnavailable, UsageError
 from pytest_portability.runtimes import Request
+from pytest_portability.runtimes import onnxruntime_library as library
 from pytest_portability.runtimes import onnxruntime_options as options_module
 from pytest_portability.runtimes import onnxruntime_providers as providers
 from pytest_portability.runtimes import onnxruntime_session as session_module
@@ -131,6 +134,82 @@ class TestCaches:
     def test_nothing_is_kept_without_a_folder_or_on_a_cpu(self, tmp_path: Path) -> None:
         """There compiling is quick."""
         asked = self.asked(tmp_path, onnx_models.mlp(), platform="cpu")
-        assert self.given(FakeOrt(), "openvino", asked) == [{}]
+        assert self.given(FakeOrt(), "openvino", asked) == [{"device_type": "CPU"}]
         without = replace(asked, cache_dir="", platform="rocm")
         assert self.given(FakeOrt(), "migraphx", without) == [{"device_id": "0"}]
+
+
+class TestOpenVinoBuiltIn:
+    """The wheel onnxruntime-openvino: the provider lists no devices."""
+
+    @staticmethod
+    def ort(*plugin: str) -> Any:
+        """ONNX Runtime as that wheel has it; a registered plugin brings devices of these kinds."""
+        found = [
+            SimpleNamespace(
+                ep_name="OpenVINOExecutionProvider",
+                ep_metadata={},
+                device=SimpleNamespace(type=f"OrtHardwareDeviceType.{kind}", metadata={}),
+            )
+            for kind in plugin
+        ]
+        available = ["OpenVINOExecutionProvider", "CPUExecutionProvider"]
+        return SimpleNamespace(
+            get_available_providers=lambda: available, get_ep_devices=lambda: found
+        )
+
+    @staticmethod
+    def asked(handle: str = "cpu", **provider: str) -> Request:
+        """A request with these options of the provider."""
+        model = models.load(onnx_models.mlp())
+        platform = "cpu" if handle == "cpu" else "xpu"
+        options = {"provider": provider}
+        return Request(model=model, handle=handle, platform=platform, options=options)
+
+    def test_it_is_told_to_take_the_cpu(self) -> None:
+        """Which is what it is measured as; the user may say so, too."""
+        for asked in (self.asked(), self.asked(device_type="CPU", num_streams="1")):
+            choice = session_module.choose(self.ort(), "openvino", asked)
+            assert choice == session_module.Choice(providers.named("openvino"))
+            fake = FakeOrt()
+            chosen = options_module.in_force(choice.provider, asked)
+            session_module.open_session(fake, choice, asked, chosen, lambda: None)
+            (given,) = fake.given
+            assert given == {"device_type": "CPU"} | dict(asked.options["provider"])
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [("device_type", "GPU"), ("device_type", "HETERO:GPU,CPU"), ("device_id", "NPU")],
+    )
+    def test_another_device_is_refused(self, name: str, value: str) -> None:
+        """Its speed would be the CPU's record."""
+        with pytest.raises(UsageError) as caught:
+            session_module.choose(self.ort(), "openvino", self.asked(**{name: value}))
+        assert str(caught.value) == (
+            f"option {name!r} of onnxruntime.openvino must be 'CPU'; given was {value!r}: the "
+            "provider that is built into this onnxruntime lists no devices, and is measured as the "
+            "CPU. For a GPU or an NPU use the plugin (pip install onnxruntime-ep-openvino), or the "
+            "runtime 'openvino'"
+        )
+
+    def test_a_gpu_is_the_plugin_s(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Which is registered where one is wanted; without it there is none."""
+        told: list[str] = []
+        failing = {"onnxruntime_ep_openvino": "OSError: no libze_loader.so.1"}
+
+        def register(ort: Any) -> dict[str, str]:
+            del ort
+            told.append("plugins")
+            return failing
+
+        monkeypatch.setattr(library, "register_plugins", register)
+        with pytest.raises(RuntimeUnavailable) as caught:
+            session_module.choose(self.ort(), "openvino", self.asked("gpu:0"))
+        assert str(caught.value) == (
+            "onnxruntime.openvino has no device 'gpu:0'; it has: cpu; "
+            "onnxruntime_ep_openvino: OSError: no libze_loader.so.1"
+        )
+        failing = {}
+        choice = session_module.choose(self.ort("CPU", "GPU"), "openvino", self.asked("gpu:0"))
+        assert choice.device.device.type == "OrtHardwareDeviceType.GPU"
+        assert told == ["plugins", "plugins"]

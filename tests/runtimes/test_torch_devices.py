@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from pytest_portability import targets
 from pytest_portability.errors import RuntimeUnavailable
-from pytest_portability.runtimes import library, torch_devices
+from pytest_portability.recording import _platform_facts
+from pytest_portability.runtimes import gpu_drivers, library, torch_devices
 from pytest_portability.targets import Device, merge
 
 
@@ -125,6 +128,20 @@ def test_amd_partition_modes_come_from_sysfs(tmp_path: Path) -> None:
     assert torch_devices.amd_partition("", tmp_path) == ""
 
 
+@pytest.mark.parametrize("version", ["580.95.05", ""])
+def test_the_driver_of_a_gpu_is_recorded(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch has no name for it; where nothing has there is none."""
+    monkeypatch.setattr(gpu_drivers, "nvidia_driver", lambda: version)
+    monkeypatch.setattr(gpu_drivers, "amd_driver", lambda: version)
+    driver = {"driver": version} if version else {}
+    for torch in (
+        _fake(version={"cuda": "13.0"}, cuda=_gpus(H200)),
+        _fake(version={"hip": "7.1"}, cuda=_gpus(MI300X)),
+    ):
+        devices, _ = _install(monkeypatch, torch)
+        assert _platform_facts(merge(devices)[0]) == driver
+
+
 def test_an_intel_max_is_an_xpu_target(monkeypatch: pytest.MonkeyPatch) -> None:
     """The architecture comes from the PCI device id."""
     devices, _ = _install(monkeypatch, _fake(version={"xpu": "20250302"}, xpu=_gpus(MAX)))
@@ -135,7 +152,8 @@ def test_an_intel_max_is_an_xpu_target(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_mac_is_named_by_its_chip(monkeypatch: pytest.MonkeyPatch) -> None:
     """Torch has no name for it; the kernel has."""
-    monkeypatch.setattr(torch_devices, "sysctl", lambda _name: "Apple M2 Max")
+    monkeypatch.setattr(targets, "sysctl", lambda _name: "Apple M2 Max")
+    monkeypatch.setattr(platform, "mac_ver", lambda: ("15.1", ("", "", ""), "arm64"))
     torch = _fake(
         mps_backend=SimpleNamespace(is_built=lambda: True, is_available=lambda: True),
         mps=SimpleNamespace(recommended_max_memory=lambda: 51_539_607_552),
@@ -144,6 +162,7 @@ def test_a_mac_is_named_by_its_chip(monkeypatch: pytest.MonkeyPatch) -> None:
     found = merge(devices)[0]
     assert (found.id, found.arch, found.platform) == ("apple-m2-max", "m2", "mps")
     assert (found.handles["torch"], found.memory_bytes) == ("mps", 51_539_607_552)
+    assert found.facts["driver"] == "macOS 15.1"
 
 
 def test_an_accelerator_nobody_knows_is_found_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -210,7 +210,11 @@ def _yardstick(job: Job) -> Yardstick:
     request = Request(model=model, handle=job.handle, platform=job.platform)
     build = job.runtime.build(request)
     build.stage(inputs)
-    return yardstick.on_build(build, job.runtime.name)
+    name, toolchain = job.runtime.name, build.observed().toolchain
+    # The package, and a plugin of it that does the work. A registered runtime need not have an
+    # entry of its family's name: then it is told by its own name, and an update of it is not seen.
+    versions = [v for key, v in toolchain.items() if key.partition(" ")[0] == job.runtime.family]
+    return yardstick.on_build(build, " ".join([name, *versions]))
 
 
 def model_of(job: Job) -> Model:

@@ -183,7 +183,7 @@ def on_build(build: Build, name: str) -> Yardstick:
 
     Args:
         build: of the one node, its inputs staged.
-        name: of runtime and version.
+        name: of the runtime, then its version, where it tells one, after a space.
     """
 
     def run(units: int) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from onnx import helper
 from runtimes.fake import FakeRuntime
 
-from pytest_portability import models, subject, worker
+from pytest_portability import models, subject, worker, yardstick
 from pytest_portability.errors import BuildError, DoesNotFit, InputsError, ModelError, Unsupported
 from pytest_portability.models import Arrays
 from pytest_portability.outputs import error_rel
@@ -51,14 +52,16 @@ class Workbench:
         """The subject of that source."""
         return subject.describe(self.source(given, reference), batch, fits)
 
-    def measure(self, runtime: FakeRuntime, metric: worker.Metric | None = None) -> Outcome:
+    def measure(
+        self, runtime: FakeRuntime, metric: worker.Metric | None = None, *, platform: str = "cpu"
+    ) -> Outcome:
         """One repeat."""
         job = Job(
             source=self.source(),
             path=None,
             runtime=runtime,
             handle="cpu",
-            platform="cpu",
+            platform=platform,
             precision="native",
             options={},
             inputs={"x": inputs(2, np.random.default_rng(1))[0]},
@@ -278,6 +281,34 @@ def test_a_repeat_brings_figures_outputs_and_facts(bench: Workbench) -> None:
     assert outcome.repeat.copy_bandwidth > 1e8
     assert outcome.repeat.path is not None
     assert outcome.metrics == {}
+
+
+@pytest.mark.parametrize(
+    ("family", "toolchain", "name"),
+    [
+        ("fake", {"driver": "5", "fake": "1.0"}, "fake 1.0"),
+        ("fake", {"fake": "1.0", "fake unit provider": "1.8"}, "fake 1.0 1.8"),
+        ("acme", {"fake": "1.0"}, "fake"),
+    ],
+    ids=["package", "plugin", "no entry"],
+)
+def test_a_yardstick_of_the_measured_runtime_tells_its_version(
+    bench: Workbench,
+    monkeypatch: pytest.MonkeyPatch,
+    family: str,
+    toolchain: dict[str, str],
+    name: str,
+) -> None:
+    """After an update both sides of a comparison are another library's."""
+    observed = FakeRuntime.observed
+
+    def told(self: FakeRuntime, request: Any) -> Any:
+        return replace(observed(self, request), toolchain=toolchain)
+
+    monkeypatch.setattr(FakeRuntime, "observed", told)
+    monkeypatch.setattr(yardstick, "NODE_SIZE", 8)
+    outcome = bench.measure(FakeRuntime(family=family), platform="npu")
+    assert outcome.repeat.yardstick == f"matmul-8-float32 {name}"
 
 
 def test_a_repeat_can_be_sent_back(bench: Workbench) -> None:

@@ -27,7 +27,7 @@ from pytest_portability.errors import (
 )
 from pytest_portability.kernels import KernelPath, KernelUse
 from pytest_portability.models import Arrays, Model
-from pytest_portability.runtimes import Observed, Request, tf32
+from pytest_portability.runtimes import Observed, Request, loaded_libraries, tf32
 from pytest_portability.runtimes import onnxruntime_layers as layers
 from pytest_portability.runtimes import onnxruntime_library as library
 from pytest_portability.runtimes import onnxruntime_profile as profile
@@ -84,7 +84,8 @@ class OnnxRuntimeBuild:
 
     On the CPU ``launch`` runs the inference to its end. On a device whose memory ONNX Runtime can
     name (CUDA, CANN) inputs are copied by ``stage`` and outputs stay there until ``fetch``, so that
-    ``launch`` only enqueues; with other devices ``launch`` waits and copies the outputs.
+    ``launch`` only enqueues, unless a plugin provides the device: then each ``launch`` waits. With
+    other devices ``launch`` waits and copies the outputs.
     """
 
     def __init__(
@@ -102,8 +103,6 @@ class OnnxRuntimeBuild:
         self._index = index
         self._run_options = run_options
         self._on_device = bool(provider.memory)
-        if self._on_device:
-            run_options.add_run_config_entry("disable_synchronize_execution_providers", "1")
         self._feeds: Arrays = {}
         self._binding: Any = None
         self._outputs: list[Any] | None = None
@@ -240,8 +239,9 @@ class OnnxRuntime:
         threads = _pool(choice, chosen, psutil.Process().num_threads() - before)
         _check_outputs(self.name, session)
         facts = replace(_observe(ort, choice, request, chosen, session), threads=threads)
-        run_options = ort.RunOptions()
-        return OnnxRuntimeBuild(choice.provider, session, facts, index_of(request), run_options)
+        return OnnxRuntimeBuild(
+            choice.provider, session, facts, index_of(request), _run_options(ort, choice)
+        )
 
     def trace(self, request: Request, inputs: Arrays, runs: int = 5) -> KernelPath:
         """The kernel path, from a separate profiled session: one warm-up run and ``runs`` more.
@@ -288,6 +288,17 @@ class OnnxRuntime:
         choice = choose(ort, self._short, request)
         check_precision(choice, request)
         return ort, choice, in_force(choice.provider, request)
+
+
+def _run_options(ort: Any, choice: Choice) -> Any:
+    made = ort.RunOptions()
+    if choice.provider.memory and choice.device is None:
+        # A run would end by waiting for the device. ``synchronize_outputs`` waits later: a provider
+        # that is compiled in has a Sync for it (CUDA's is cudaDeviceSynchronize). One that lists
+        # its devices is a plugin, which may have none, and windows would end before their work. By
+        # the sources; no plugin was seen on a device.
+        made.add_run_config_entry("disable_synchronize_execution_providers", "1")
+    return made
 
 
 def _pool(choice: Choice, chosen: Settings, started: int) -> int | None:
@@ -339,7 +350,9 @@ def _observe(
         counts["CPUExecutionProvider"] = sum(onnx_graph.op_types(request.model.value).values())
     else:
         notes.append(f"onnxruntime {ort.__version__} does not tell which provider got which node")
-    toolchain = {"onnxruntime": ort.__version__}
+    # The same ONNX Runtime computes with whichever of CUDA's libraries it finds.
+    found = loaded_libraries.versions() if provider.platform == "cuda" else {}
+    toolchain = {"onnxruntime": ort.__version__, **found}
     if choice.device is not None:
         version = choice.device.ep_metadata.get("version", "")
         toolchain[f"onnxruntime {provider.short} provider"] = version

@@ -25,6 +25,10 @@ LIMIT_S = 60.0
 """Most that a process of its own may take: the item's time goes on, and at its end all is lost."""
 
 WAITED = "MIGraphX was made to wait for each instruction: the shares of short ones are too large"
+NAMED = (
+    "TensorRT's engines tell the names of their layers only: neither types nor implementations are "
+    "known"
+)
 PLANNED = (
     "Core ML's operations are planned, not seen to run: each is shown on the device that Core ML "
     "prefers for it; nodes of other providers were seen to run"
@@ -88,7 +92,8 @@ class _Teller:
 def _tensorrt(traced: Traced) -> Told:
     layers = tensorrt_layers.read(traced.folder)
     named = onnx_graph.op_by_name(traced.request.model.value)
-    return Told(uses=tensorrt_layers.uses(layers, named))
+    caveats = (NAMED,) if tensorrt_layers.names_only(layers) else ()
+    return Told(uses=tensorrt_layers.uses(layers, named), caveats=caveats)
 
 
 def _migraphx(traced: Traced) -> Told:
@@ -182,4 +187,4 @@ def _compiled(use: KernelUse, ep: str) -> bool:
     return use.kernel.provider == ep and use.kernel.role == "compute"
 
 
-__all__ = ["ESTIMATED", "PLANNED", "WAITED", "Told", "Traced", "inside", "settings"]
+__all__ = ["ESTIMATED", "NAMED", "PLANNED", "WAITED", "Told", "Traced", "inside", "settings"]

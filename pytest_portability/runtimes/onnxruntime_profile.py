@@ -31,6 +31,12 @@ _DTYPES = {
 }
 
 
+def _word(dtype: str) -> str:
+    """The glossary's word for a type of ONNX Runtime's; empty if there is none."""
+    # float8e4m3fn and float8e5m2, and AMD's with fnuz behind.
+    return "fp8" if dtype.startswith("float8") else _DTYPES.get(dtype, "")
+
+
 def normal(op: str) -> str:
     """Op name without the hashes and running numbers a compiling provider puts into it.
 
@@ -210,9 +216,12 @@ def _layout(provider: str, op: str, name: str) -> str:
 def _precision(op: str, args: Mapping[str, Any]) -> str:
     read_types = [t for shape in args.get("input_type_shape", []) for t in shape]
     made = [t for shape in args.get("output_type_shape", []) for t in shape]
-    if onnx_role(op) == "compute" and {"int8", "uint8"} & set(read_types):
-        return "int8"  # integer products leave int32 or, rescaled, float behind
-    return next((_DTYPES[t] for t in made if t in _DTYPES), "")
+    if onnx_role(op) == "compute":
+        # Such products leave int32 or, rescaled, wider floats behind.
+        words = {_word(t) for t in read_types}
+        if short := next((word for word in ("int8", "fp8") if word in words), ""):
+            return short
+    return next(filter(None, map(_word, made)), "")
 
 
 def fused(source: Any, optimised: Any) -> dict[tuple[str, str], tuple[str, ...]]:

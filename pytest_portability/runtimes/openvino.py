@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -177,7 +178,7 @@ def _translated(action: str) -> Iterator[None]:
 # --- compiling ----------------------------------------------------------------------------------
 
 _HINTS = {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}
-_CAPABILITIES = {"fp16": "FP16", "bf16": "BF16", "int8": "INT8"}
+_CAPABILITIES = {"fp32": "FP32", "fp16": "FP16", "bf16": "BF16", "int8": "INT8"}
 
 
 def _compile(core: Any, request: Request, extra: Mapping[str, Any]) -> Any:
@@ -398,9 +399,12 @@ class OpenVino:
     def trace(self, request: Request, inputs: Arrays, runs: int = 5) -> KernelPath:
         """The kernel path, from a separate build with performance counters.
 
-        Op types in ``source`` and ``absorbs`` are those of the ONNX model.
+        Op types in ``source`` and ``absorbs`` are those of the ONNX model. A device that does not
+        tell its layers, as an NPU, leaves nothing but the source.
         """
         ov = _import()
+        # What the measured build left in the cache has no layer names, on whatever device.
+        request = dataclasses.replace(request, cache_dir="")
         with _translated("trace the model"):
             compiled = _compile(ov.Core(), request, {"PERF_COUNT": True})
             build = OpenVinoBuild(ov, compiled, (), Observed(), queued=False)
@@ -408,13 +412,16 @@ class OpenVino:
             for _ in range(runs + 1):
                 build.launch()
             build.synchronize()
-            found = layers.read(compiled.get_runtime_model())
+            found = layers.of_compiled(compiled)
             build.close()
-        ran = _provider(_devices(compiled, request))
-        uses = layers.uses(found, ran, onnx_graph.op_by_name(request.model.value))
-        return KernelPath(
-            runtime=self.name, uses=uses, source=onnx_graph.op_types(request.model.value)
-        )
+        devices = _devices(compiled, request)
+        source = onnx_graph.op_types(request.model.value)
+        if not found:
+            caveat = f"OpenVINO does not tell the layers that run on {', '.join(devices)}"
+            return KernelPath(runtime=self.name, evidence="none", source=source, caveats=(caveat,))
+        named = onnx_graph.op_by_name(request.model.value)
+        uses = layers.uses(found, _provider(devices), named)
+        return KernelPath(runtime=self.name, uses=uses, source=source)
 
 
 def runtime(name: str) -> OpenVino:
@@ -441,14 +448,15 @@ def _observe(ov: Any, compiled: Any, request: Request) -> Observed:
     supported = compiled.get_property("SUPPORTED_PROPERTIES")
     names = [n for n in (*_REPORTED, *request.options) if n in supported]
     options = {name: _as_text(compiled.get_property(name)) for name in names}
-    found = layers.read(compiled.get_runtime_model())
+    found = layers.of_compiled(compiled)
     threads = options.get("INFERENCE_NUM_THREADS", "")
     devices, asked = _devices(compiled, request), _plain(request.handle)
     ran = _provider(devices)
     several = f"OpenVINO does not tell which of {', '.join(devices)} ran which layer"
     return Observed(
         precision=layers.effective(found),
-        providers={ran: len(found)},
+        # No layers is not none of them: who ran how many is unknown.
+        providers={ran: len(found)} if found else {},
         # Of several devices together it is known that this one takes part, and no more.
         asked_provider=ran if asked in devices else _provider([asked]),
         threads=int(threads) if threads.isdigit() and threads != "0" else None,

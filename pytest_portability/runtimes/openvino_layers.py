@@ -44,11 +44,24 @@ def precision_in(implementation: str) -> str:
     return "" if name == "unknown" else _PRECISIONS.get(suffix.lower(), "")
 
 
+def of_compiled(compiled: Any) -> list[dict[str, str]]:
+    """The layers of a compiled model, as ``read``; none where the device does not tell them.
+
+    The NPU's plugin makes a dummy of the inputs and outputs only, and raises where it cannot, by
+    its source; not seen on a device.
+    """
+    try:
+        model = compiled.get_runtime_model()
+    except RuntimeError:
+        return []
+    return read(model)
+
+
 def read(model: Any) -> list[dict[str, str]]:
     """Facts of each layer that runs for every inference, in order.
 
     Layers that depend on constants only (weights being reordered) run once, when the model is
-    loaded.
+    loaded. A node without a type is no layer: it is one of the model, not of what runs.
     """
     found: list[dict[str, str]] = []
     constant: set[str] = set()
@@ -59,7 +72,7 @@ def read(model: Any) -> list[dict[str, str]]:
         sources = [value.get_node().get_friendly_name() for value in node.input_values()]
         if kind in ("Const", "Constant") or (sources and constant.issuperset(sources)):
             constant.add(node.get_friendly_name())
-        elif kind not in _NOT_RUN:
+        elif kind and kind not in _NOT_RUN:
             found.append(facts)
     return found
 
@@ -121,4 +134,4 @@ def uses(
     )
 
 
-__all__ = ["effective", "precision_in", "read", "role", "uses"]
+__all__ = ["effective", "of_compiled", "precision_in", "read", "role", "uses"]

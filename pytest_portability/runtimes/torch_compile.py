@@ -242,11 +242,18 @@ def _compiler(torch: Any, device: Any) -> str:
         raise Unsupported(msg) from exc
 
 
+_TRITON = (
+    *("triton", "triton-rocm", "triton-xpu"),
+    *("pytorch-triton", "pytorch-triton-rocm", "pytorch-triton-xpu"),
+)
+"""Packages that bring it: of releases, of nightly builds, and of vendors."""
+
+
 def _toolchain(compiler: str) -> dict[str, str]:
     from importlib import metadata
 
     found = {}
-    for name in ("triton", "pytorch-triton-rocm", "pytorch-triton-xpu"):
+    for name in _TRITON:
         with contextlib.suppress(metadata.PackageNotFoundError):
             found["triton"] = metadata.version(name)
     if compiler:

@@ -20,8 +20,6 @@ _WORDS = {
     "float64": "fp64",
     "qint8": "int8",
     "quint8": "int8",
-    "float8_e4m3fn": "fp8",
-    "float8_e5m2": "fp8",
 }
 _MOVES = {"copy_", "_to_copy", "clone", "_copy_from", "_copy_from_and_resize", "to_mkldnn"}
 _MOVES |= {"convert_element_type"}
@@ -75,7 +73,8 @@ def role(short: str) -> str:
 def precision_word(dtype: Any) -> str:
     """The glossary's word for a torch dtype, such as ``bf16``; its own name if there is none."""
     name = str(dtype).removeprefix("torch.")
-    return _WORDS.get(name, name)
+    # NVIDIA's, AMD's (fnuz) and those of scales (e8m0fnu).
+    return "fp8" if name.startswith("float8_") else _WORDS.get(name, name)
 
 
 def executed_ops(call: Callable[[], Any]) -> Counter[Op]:

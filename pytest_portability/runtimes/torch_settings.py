@@ -63,13 +63,20 @@ def _attribute(owner: Any, name: str, value: Any) -> AbstractContextManager[None
 
 
 @contextlib.contextmanager
-def _tf32(torch: Any, matmul: str, allowed: bool) -> Iterator[None]:
-    with warnings.catch_warnings():
+def _tf32(torch: Any, platform: str, matmul: str, allowed: bool) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        # On an Intel GPU oneDNN does eager products and convolutions; what inductor makes follows
+        # the other switches there too. Torch for others warns that this one is without effect, and
+        # an older one lacks it and never runs in TF32 there. Not seen on a device.
+        if platform == "xpu" and hasattr(torch.backends.mkldnn, "allow_tf32"):
+            stack.enter_context(_attribute(torch.backends.mkldnn, "allow_tf32", allowed))
+        stack.enter_context(warnings.catch_warnings())
         # torch 2.9 and later advise newer switches, which older ones lack and which, mixed with
         # these anywhere in the process, make reading either an error.
         warnings.filterwarnings("ignore", message="Please use the new API settings")
-        with _matmul(torch, matmul), _attribute(torch.backends.cudnn, "allow_tf32", allowed):
-            yield
+        stack.enter_context(_matmul(torch, matmul))
+        stack.enter_context(_attribute(torch.backends.cudnn, "allow_tf32", allowed))
+        yield
 
 
 def _threads(torch: Any, value: int) -> AbstractContextManager[None]:
@@ -142,7 +149,7 @@ def in_force(torch: Any, request: Request) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         asked = {"fp32": ("highest", False), "tf32": ("high", True)}.get(request.precision)
         if asked:
-            stack.enter_context(_tf32(torch, *asked))
+            stack.enter_context(_tf32(torch, request.platform, *asked))
         for name, value in request.options.items():
             if name in OPTIONS:
                 stack.enter_context(OPTIONS[name].apply(torch, value))
@@ -151,8 +158,9 @@ def in_force(torch: Any, request: Request) -> Iterator[None]:
 
 def refusal(precision: str, platform: str) -> str:
     """Why a precision cannot be done on a platform, as far as known without torch."""
-    if precision == "tf32" and platform != "cuda":
-        return f"TF32 exists on NVIDIA GPUs (sm_80 and later) only, not on {platform!r}"
+    if precision == "tf32" and platform not in ("cuda", "xpu"):
+        where = "NVIDIA GPUs (sm_80 and later) and Intel GPUs with matrix engines"
+        return f"TF32 exists on {where} only, not on {platform!r}"
     return ""
 
 
@@ -198,12 +206,8 @@ def check_precision(torch: Any, request: Request) -> None:
     """
     if reason := refusal(request.precision, request.platform):
         raise Unsupported(reason)
-    if request.precision == "tf32" and not _has_tf32(torch, torch.device(request.handle)):
-        msg = f"tf32: {request.handle} is older than sm_80 and has no TF32"
-        raise Unsupported(msg)
-    if request.precision == "tf32" and tf32.forbidden():
-        msg = "tf32: NVIDIA_TF32_OVERRIDE=0 in the environment switches it off"
-        raise Unsupported(msg)
+    if request.precision == "tf32":
+        _check_tf32(torch, request)
     module = request.model.value
     dtype = weight_dtype(torch, module)
     if request.precision in {"fp32", "tf32"} and dtype in {torch.float16, torch.bfloat16}:
@@ -220,6 +224,18 @@ def check_precision(torch: Any, request: Request) -> None:
         raise Unsupported(msg)
 
 
+def _check_tf32(torch: Any, request: Request) -> None:
+    msg = ""
+    if not _has_tf32(torch, torch.device(request.handle)):
+        old = f"{request.handle} is older than sm_80 and has no TF32"
+        unknown = f"{request.handle}: torch {torch.__version__} knows of no TF32 on it"
+        msg = f"tf32: {unknown if request.platform == 'xpu' else old}"
+    elif request.platform == "cuda" and tf32.forbidden():
+        msg = "tf32: NVIDIA_TF32_OVERRIDE=0 in the environment switches it off"
+    if msg:
+        raise Unsupported(msg)
+
+
 def _is_quantised(torch: Any, module: Any) -> bool:
     words = {torch.int8, torch.uint8, torch.qint8, torch.quint8}
     tensors = (*module.parameters(), *module.buffers())
@@ -228,18 +244,29 @@ def _is_quantised(torch: Any, module: Any) -> bool:
 
 
 def _has_tf32(torch: Any, device: Any) -> bool:
-    return bool(torch.cuda.get_device_capability(device) >= tf32.FIRST_CAPABILITY)
+    if device.type != "xpu":
+        return bool(torch.cuda.get_device_capability(device) >= tf32.FIRST_CAPABILITY)
+    switch = hasattr(torch.backends.mkldnn, "allow_tf32")
+    if not switch or not hasattr(torch.xpu, "is_tf32_supported"):
+        return False
+    with torch.xpu.device(device):  # it answers for the current one
+        return bool(torch.xpu.is_tf32_supported())
 
 
 def runs_tf32(torch: Any, device: Any, name: str) -> bool:
-    """Whether an fp32 operator runs in TF32: by the switch of its library, on NVIDIA from sm_80.
+    """Whether an fp32 operator runs in TF32: by the switch of its library, on a GPU that has it.
 
-    The switch is all there is to see: the operator's dtype stays float32.
+    The switch is all there is to see: the operator's dtype stays float32. On Intel's GPUs it is
+    oneDNN's for products and convolutions, by torch's source; not seen on a device.
     """
+    product = re.search(r"mm$|addmm|baddbmm|linear$|matmul", name)
+    if device.type == "xpu":
+        onednn = bool(product) or "convolution" in name
+        allowed = onednn and getattr(torch.backends.mkldnn, "allow_tf32", False)
+        return bool(allowed) and _has_tf32(torch, device)
     if device.type != "cuda" or torch.version.hip is not None or tf32.forbidden():
         return False
     convolution = re.search(r"convolution|_rnn|lstm|gru", name)
-    product = re.search(r"mm$|addmm|baddbmm|linear$|matmul", name)
     if not (convolution or product) or not _has_tf32(torch, device):
         return False
     owner = torch.backends.cudnn if convolution else torch.backends.cuda.matmul
@@ -265,6 +292,8 @@ def options_in_force(torch: Any, request: Request, device: Any) -> dict[str, str
         found["cudnn.benchmark"] = torch.backends.cudnn.benchmark
         with contextlib.suppress(RuntimeError):
             found["cudnn.allow_tf32"] = torch.backends.cudnn.allow_tf32
+    if device.type == "xpu" and hasattr(torch.backends.mkldnn, "allow_tf32"):
+        found["mkldnn.allow_tf32"] = torch.backends.mkldnn.allow_tf32
     found["autocast"] = {"fp16": "float16", "bf16": "bfloat16"}.get(request.precision, "off")
     asked = {
         name: value for name, value in request.options.items() if name in {"channels_last", "sdpa"}

@@ -13,7 +13,7 @@ import pytest
 
 from pytest_portability import models, targets
 from pytest_portability.errors import RuntimeUnavailable
-from pytest_portability.runtimes import Request, cuda_driver, gpu_drivers
+from pytest_portability.runtimes import Request, cuda_driver, gpu_drivers, loaded_libraries
 from pytest_portability.runtimes import onnxruntime as adapter
 from pytest_portability.runtimes import onnxruntime_library as library
 from pytest_portability.runtimes import onnxruntime_providers as providers
@@ -410,6 +410,101 @@ class TestCuda:
         assert told == ["all"]
         del fake.preload_dlls
         assert library.load(cuda=True) is fake
+
+
+class FakeCudaSession:
+    """A session whose outputs are tensors."""
+
+    def get_inputs(self) -> list[Any]:
+        """None that matters."""
+        return []
+
+    def get_outputs(self) -> list[Any]:
+        """One."""
+        return [SimpleNamespace(name="y", type="tensor(float)")]
+
+    def get_providers(self) -> list[str]:
+        """CUDA's first."""
+        return ["CUDAExecutionProvider", "CPUExecutionProvider"]
+
+
+class FakeCuda:
+    """ONNX Runtime with a CUDA provider that is compiled in, or that a plugin brought."""
+
+    __version__ = "1.32.0"
+
+    def __init__(self, *, plugin: bool) -> None:
+        self._plugin = plugin
+        self.entries: list[tuple[str, str]] = []
+
+    def SessionOptions(self) -> Any:  # noqa: N802 - ONNX Runtime's name
+        """Nothing follows from them."""
+        return SimpleNamespace(
+            add_session_config_entry=lambda _name, _value: None,
+            add_provider_for_devices=lambda _devices, _options: None,
+        )
+
+    def RunOptions(self) -> Any:  # noqa: N802 - ONNX Runtime's name
+        """Keep what is added."""
+        return SimpleNamespace(
+            add_run_config_entry=lambda name, value: self.entries.append((name, value))
+        )
+
+    def InferenceSession(self, *_: object, **__: object) -> FakeCudaSession:  # noqa: N802
+        """Open one."""
+        return FakeCudaSession()
+
+    def get_available_providers(self) -> list[str]:
+        """What was compiled in."""
+        return ["CUDAExecutionProvider"] * (not self._plugin) + ["CPUExecutionProvider"]
+
+    def get_ep_devices(self) -> list[Any]:
+        """What plugins listed."""
+        card = ep_device("CUDAExecutionProvider", "GPU", NVIDIA, metadata={"version": "0.2.0"})
+        return [card] * self._plugin
+
+
+class TestCudaBuilds:
+    """Builds by a fake of ONNX Runtime; not seen on a device."""
+
+    @pytest.fixture(params=[False, True], ids=["compiled in", "plugin"])
+    def plugin(self, request: pytest.FixtureRequest) -> bool:
+        """Where the provider comes from."""
+        return bool(request.param)
+
+    @staticmethod
+    def build(monkeypatch: pytest.MonkeyPatch, ort: FakeCuda) -> adapter.OnnxRuntimeBuild:
+        """A build for the first card."""
+        monkeypatch.setattr(library, "load", lambda **_: ort)
+        model = models.load(onnx_models.mlp())
+        asked = Request(model=model, handle="gpu:0", platform="cuda")
+        return adapter.runtime("onnxruntime.cuda").build(asked)
+
+    def test_a_run_waits_for_the_device_unless_the_binding_is_sure_to(
+        self, monkeypatch: pytest.MonkeyPatch, plugin: bool
+    ) -> None:
+        """A plugin may have no Sync, and windows would end before their work."""
+        ort = FakeCuda(plugin=plugin)
+        self.build(monkeypatch, ort)
+        assert ort.entries == [("disable_synchronize_execution_providers", "1")] * (not plugin)
+
+    def test_cuda_s_libraries_are_in_the_toolchain(
+        self, monkeypatch: pytest.MonkeyPatch, plugin: bool
+    ) -> None:
+        """They can be updated under the same ONNX Runtime."""
+        loaded = {"cuda": "13.0", "cudnn": "9.14.0"}
+        monkeypatch.setattr(loaded_libraries, "versions", lambda: loaded)
+        found = self.build(monkeypatch, FakeCuda(plugin=plugin)).observed().toolchain
+        brought = {"onnxruntime cuda provider": "0.2.0"} if plugin else {}
+        assert found == {"onnxruntime": "1.32.0", **loaded, **brought}
+
+    def test_they_are_no_part_of_a_build_for_the_cpu(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Though torch may have loaded them."""
+        monkeypatch.setattr(loaded_libraries, "versions", lambda: {"cuda": "13.0"})
+        asked = Request(model=models.load(onnx_models.mlp()), handle="cpu", platform="cpu")
+        build = adapter.runtime("onnxruntime.cpu").build(asked)
+        assert set(build.observed().toolchain) == {"onnxruntime"}
+        build.close()
 
 
 class TestPlugins:

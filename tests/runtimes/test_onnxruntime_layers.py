@@ -23,7 +23,7 @@ from pytest_portability.runtimes import Request, migraphx_runs, onnxruntime_laye
 from pytest_portability.runtimes import onnxruntime as adapter
 from pytest_portability.runtimes import onnxruntime_library as library
 from pytest_portability.runtimes.migraphx_trace import END_OF_RUN
-from pytest_portability.runtimes.onnxruntime_layers import ESTIMATED, PLANNED, WAITED
+from pytest_portability.runtimes.onnxruntime_layers import ESTIMATED, NAMED, PLANNED, WAITED
 from runtimes.subjects import mlp_inputs
 
 VENDOR = Path(__file__).parents[1] / "vendor_outputs"
@@ -132,14 +132,15 @@ class TestTensorRT:
     EP = "TensorrtExecutionProvider"
     NODE = (EP, "TensorrtExecutionProvider_TRTKernel_graph_torch_jit_1234_0_0")
 
-    def test_layers_stand_in_place_of_the_engine(
-        self, trace: Callable[..., KernelPath], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def leave(given: dict[str, str]) -> None:
-            assert given["trt_detailed_build_log"] == "1"
-            Path(given["trt_engine_cache_path"], "graph.engine").write_bytes(b"e")
+    @staticmethod
+    def leave(given: dict[str, str]) -> None:
+        """An engine where the options say."""
+        assert given["trt_engine_cache_enable"] == "1"
+        Path(given["trt_engine_cache_path"], "graph.engine").write_bytes(b"e")
 
-        told = (VENDOR / "tensorrt_engine.json").read_text("utf-8")
+    @staticmethod
+    def install(monkeypatch: pytest.MonkeyPatch, told: str) -> None:
+        """The package, whose inspector says this."""
         inspector = SimpleNamespace(get_engine_information=lambda _form: told)
         engine = SimpleNamespace(create_engine_inspector=lambda: inspector)
         opener = SimpleNamespace(deserialize_cuda_engine={b"e": engine}.get)
@@ -149,11 +150,38 @@ class TestTensorRT:
             LayerInformationFormat=SimpleNamespace(JSON=2),
         )
         monkeypatch.setitem(sys.modules, "tensorrt", package)
-        path = trace("tensorrt", FakeOrt(self.EP, [self.NODE], leave))
+
+    def test_layers_stand_in_place_of_the_engine(
+        self, trace: Callable[..., KernelPath], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.install(monkeypatch, (VENDOR / "tensorrt_engine.json").read_text("utf-8"))
+        path = trace("tensorrt", FakeOrt(self.EP, [self.NODE], self.leave))
         assert "CaskConvolution" in ops(path)
         assert "TensorrtExecutionProvider_TRTKernel_graph_torch_jit" not in ops(path)
         assert path.caveats == (
             "times of TensorrtExecutionProvider are launch times, so no shares",
+        )
+
+    def test_layers_that_are_only_named_stand_there_too_and_say_so(
+        self, trace: Callable[..., KernelPath], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        names = ["Reformatting CopyNode for Input Tensor 0 to matmul0", "matmul0 + add0"]
+        names += ["PWN(gelu0)", "{ForeignNode[matmul1...gelu1]}"]
+        self.install(monkeypatch, json.dumps({"Layers": names}))
+        path = trace("tensorrt", FakeOrt(self.EP, [self.NODE], self.leave))
+        assert {use.kernel.op: use.kernel.absorbs for use in path.uses} == {
+            "Reformat": (),
+            "layer": ("Add", "MatMul"),
+            "pointwise": ("Gelu",),
+            "ForeignNode": ("Gelu", "MatMul"),
+        }
+        assert path.caveats == (
+            "times of TensorrtExecutionProvider are launch times, so no shares",
+            NAMED,
+        )
+        assert NAMED == (
+            "TensorRT's engines tell the names of their layers only: neither types nor "
+            "implementations are known"
         )
 
     def test_an_engine_that_is_not_told_stays_a_node_and_the_reason_is_said(

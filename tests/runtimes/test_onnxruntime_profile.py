@@ -111,6 +111,27 @@ class TestProfiles:
         path = KernelPath(runtime="onnxruntime", uses=found.uses)
         assert effective_precision(path) == ""
 
+    @pytest.mark.parametrize(
+        "dtype", ["float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz"]
+    )
+    def test_every_form_of_fp8_is_fp8(self, dtype: str) -> None:
+        """A product in it leaves wider floats behind, as one of integers does."""
+        cuda, half = "CUDAExecutionProvider", [{"float16": [1]}]
+        events = [
+            run(0, 9),
+            node("q", "QuantizeLinear", cuda, 1, 1, output_type_shape=[{dtype: [1]}]),
+            node("g", "GemmFloat8", cuda, 2, 1, input_type_shape=[{dtype: [1]}, {dtype: [1]}]),
+            node("d", "DequantizeLinear", cuda, 3, 1, input_type_shape=[{dtype: [1]}]),
+            node("a", "Add", cuda, 4, 1, input_type_shape=half),
+        ]
+        found = {u.kernel.op: u.kernel.precision for u in profile.read(events, [cuda]).uses}
+        assert found == {
+            "QuantizeLinear": "fp8",
+            "GemmFloat8": "fp8",
+            "DequantizeLinear": "fp16",
+            "Add": "fp16",
+        }
+
     def test_the_kernels_of_a_compiled_node_tell(self) -> None:
         """Roles and precisions are those of OpenVINO's own layers."""
         args = {"ep": "OpenVINOExecutionProvider", "parent_ort_event_name": "n_kernel_time"}

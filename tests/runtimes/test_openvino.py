@@ -315,6 +315,130 @@ def test_a_device_has_one_spelling_and_layers_are_counted_once(
     assert bool(found.notes) == (len(devices) > 1)
 
 
+class FakeRequest:
+    """An infer request of an NPU."""
+
+    def set_tensor(self, name: str, tensor: Any) -> None:
+        """Nothing is computed from it."""
+
+    def infer(self, *, share_outputs: bool) -> None:
+        """Run nothing."""
+
+
+class FakeNpuModel:
+    """A model on an NPU, whose plugin tells no layers: a dummy, or not even that."""
+
+    def __init__(self, error: str) -> None:
+        self._error = error
+
+    def get_property(self, name: str) -> object:
+        """What OpenVINO answers of a compiled model."""
+        return ["EXECUTION_DEVICES"] if name == "SUPPORTED_PROPERTIES" else ["NPU"]
+
+    def create_infer_request(self) -> FakeRequest:
+        """For a trace."""
+        return FakeRequest()
+
+    def get_runtime_model(self) -> Any:
+        """Parameter and Result, which are the model's and have no ``layerType``."""
+        if self._error:
+            raise RuntimeError(self._error)
+        nodes = [
+            SimpleNamespace(
+                get_rt_info=dict, input_values=list, get_friendly_name=lambda name=name: name
+            )
+            for name in ("x", "y/sink_port_0")
+        ]
+        return SimpleNamespace(get_ordered_ops=lambda: nodes)
+
+
+class FakeNpu:
+    """OpenVINO on a machine with an NPU: the calls of its documentation, not seen on a device."""
+
+    def __init__(self, error: str = "") -> None:
+        self._error = error
+        self.available_devices = ["CPU", "NPU"]
+        self.given: list[dict[str, Any]] = []
+
+    Tensor = staticmethod(lambda array, *, shared_memory: (array, shared_memory))
+
+    def Core(self) -> FakeNpu:  # noqa: N802 - OpenVINO's name
+        """Itself."""
+        return self
+
+    def get_version(self) -> str:
+        """Of the package."""
+        return "2026.4.1-1-releases"
+
+    def get_property(self, device: str, name: str) -> list[str]:
+        """What Intel's NPUs compute."""
+        assert (device, name) == ("NPU", "OPTIMIZATION_CAPABILITIES")
+        return ["FP16", "INT8", "EXPORT_IMPORT"]
+
+    def read_model(self, source: bytes) -> bytes:
+        """As it is."""
+        return source
+
+    def compile_model(self, model: bytes, device: str, properties: dict[str, Any]) -> FakeNpuModel:
+        """Keep the properties."""
+        del model, device
+        self.given.append(properties)
+        return FakeNpuModel(self._error)
+
+
+class TestDevicesThatTellNoLayers:
+    """As NPUs, whose plugin has no runtime model of what runs."""
+
+    @pytest.fixture(params=["", "Failed to construct a dummy ov::Model object"])
+    def npu(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> FakeNpu:
+        """A dummy, or none."""
+        fake = FakeNpu(request.param)
+        monkeypatch.setattr(adapter, "_import", lambda: fake)
+        return fake
+
+    @staticmethod
+    def asked(precision: str = "native") -> Request:
+        """A request for the NPU."""
+        return Request(
+            model=models.load(onnx_models.mlp()),
+            handle="NPU",
+            platform="npu",
+            precision=precision,
+            cache_dir="/cache",
+        )
+
+    def test_who_ran_what_is_unknown_and_not_made_up(
+        self, npu: FakeNpu, runtime: adapter.OpenVino
+    ) -> None:
+        """No counts are no verdict of placement."""
+        found = runtime.build(self.asked()).observed()
+        assert (found.asked_provider, found.providers, found.precision) == ("ov:NPU", {}, "")
+        assert npu.given[0]["CACHE_DIR"] == "/cache"
+
+    @pytest.mark.usefixtures("npu")
+    def test_the_kernel_path_is_none_and_says_why(self, runtime: adapter.OpenVino) -> None:
+        """Inputs and outputs are no kernels."""
+        path = runtime.trace(self.asked(), MLP)
+        assert (path.evidence, path.uses) == ("none", ())
+        assert path.caveats == ("OpenVINO does not tell the layers that run on NPU",)
+        assert path.source == {"Add": 2, "Gelu": 2, "MatMul": 2}
+        assert effective_precision(path) == ""
+
+    def test_a_trace_takes_nothing_from_the_cache(
+        self, npu: FakeNpu, runtime: adapter.OpenVino
+    ) -> None:
+        """A model from there has no layer names."""
+        runtime.trace(self.asked(), MLP)
+        assert npu.given == [{"PERF_COUNT": True}]
+
+    @pytest.mark.usefixtures("npu")
+    def test_fp32_is_unsupported_where_the_device_has_none(self, runtime: adapter.OpenVino) -> None:
+        """It is a hint, so something else would run."""
+        words = "openvino: fp32: the device NPU computes FP16, INT8, EXPORT_IMPORT"
+        with pytest.raises(Unsupported, match=words):
+            runtime.build(self.asked("fp32"))
+
+
 def test_out_of_memory_is_told_apart() -> None:
     """It is a result, not a failure."""
     msg = "Check 'x' failed at src/a.cpp:3: CL_OUT_OF_RESOURCES_MEMORY"

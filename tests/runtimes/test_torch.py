@@ -31,7 +31,13 @@ from pytest_portability.runtimes import (  # noqa: E402
     torch_ops,
 )
 from pytest_portability.runtimes import torch as adapter  # noqa: E402
-from pytest_portability.runtimes.torch_settings import check_precision, runs_tf32  # noqa: E402
+from pytest_portability.runtimes.torch_ops import precision_word  # noqa: E402
+from pytest_portability.runtimes.torch_settings import (  # noqa: E402
+    check_precision,
+    in_force,
+    refusal,
+    runs_tf32,
+)
 
 
 def _request(module: Any, precision: str = "native", **options: Any) -> Request:
@@ -258,7 +264,13 @@ def test_a_module_in_half_precision_is_native() -> None:
 @pytest.mark.parametrize(
     ("precision", "message"),
     [
-        ("tf32", "TF32 exists on NVIDIA GPUs (sm_80 and later) only, not on 'cpu'"),
+        (
+            "tf32",
+            (
+                "TF32 exists on NVIDIA GPUs (sm_80 and later) and Intel GPUs with matrix engines "
+                "only, not on 'cpu'"
+            ),
+        ),
         (
             "fp32",
             (
@@ -330,6 +342,89 @@ def test_tf32_is_refused_where_the_card_or_the_environment_has_none(
     request = Request(model=model, handle="cuda:0", platform="cuda", precision="tf32")
     with pytest.raises(Unsupported, match=words):
         check_precision(torch, request)
+
+
+class Xpu:
+    """``torch.xpu`` of a machine whose second card has matrix engines; not seen on a device."""
+
+    def __init__(self) -> None:
+        self.current = 0
+
+    @contextmanager
+    def device(self, device: Any) -> Iterator[None]:
+        """Make it the current one."""
+        before, self.current = self.current, device.index
+        yield
+        self.current = before
+
+    def is_tf32_supported(self) -> bool:
+        """Of the current device."""
+        return self.current == 1
+
+
+def _intel(xpu: Any, **switches: bool) -> Any:
+    """Torch with that ``xpu``, and what sets TF32; nothing of it warns as a CPU's torch would."""
+    backends = SimpleNamespace(
+        mkldnn=SimpleNamespace(**switches), cudnn=SimpleNamespace(allow_tf32=True)
+    )
+    precision = ["highest"]
+    return SimpleNamespace(
+        __version__="2.13.0+xpu",
+        xpu=xpu,
+        backends=backends,
+        device=torch.device,
+        float16=torch.float16,
+        bfloat16=torch.bfloat16,
+        get_float32_matmul_precision=lambda: precision[0],
+        set_float32_matmul_precision=lambda value: precision.__setitem__(0, value),
+    )
+
+
+def _on_xpu(index: int, precision: str) -> Request:
+    model = torch_models.model(seeded(torch_models.Mlp))
+    return Request(model=model, handle=f"xpu:{index}", platform="xpu", precision=precision)
+
+
+@pytest.mark.parametrize(("precision", "allowed"), [("tf32", True), ("fp32", False)])
+def test_tf32_of_an_intel_gpu_is_switched_in_onednn(precision: str, allowed: bool) -> None:
+    """And put back; the switches that inductor reads are set as well."""
+    fake = _intel(Xpu(), allow_tf32=not allowed)
+    with in_force(fake, _on_xpu(1, precision)):
+        assert fake.backends.mkldnn.allow_tf32 is allowed
+        assert fake.backends.cudnn.allow_tf32 is allowed
+        assert runs_tf32(fake, torch.device("xpu:1"), "aten::addmm") is allowed
+        assert runs_tf32(fake, torch.device("xpu:1"), "aten::convolution_overrideable") is allowed
+        assert not runs_tf32(fake, torch.device("xpu:1"), "aten::native_layer_norm")
+        assert not runs_tf32(fake, torch.device("xpu:0"), "aten::addmm")
+    assert fake.backends.mkldnn.allow_tf32 is not allowed
+    assert fake.get_float32_matmul_precision() == "highest"
+
+
+def test_a_torch_without_the_switch_has_no_tf32_on_intel_gpus() -> None:
+    """It says neither which cards could nor whether to; fp32 is what it does anyway."""
+    fake = _intel(SimpleNamespace())
+    with in_force(fake, _on_xpu(0, "fp32")):
+        assert not runs_tf32(fake, torch.device("xpu:0"), "aten::addmm")
+    with pytest.raises(
+        Unsupported, match=r"^tf32: xpu:0: torch 2.13.0\+xpu knows of no TF32 on it$"
+    ):
+        check_precision(fake, _on_xpu(0, "tf32"))
+
+
+def test_tf32_is_for_the_intel_gpus_that_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVIDIA's variable says nothing about them."""
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
+    fake = _intel(Xpu(), allow_tf32=True)
+    check_precision(fake, _on_xpu(1, "tf32"))
+    with pytest.raises(Unsupported, match="knows of no TF32 on it"):
+        check_precision(fake, _on_xpu(0, "tf32"))
+    assert refusal("tf32", "xpu") == ""
+
+
+@pytest.mark.parametrize("name", [name for name in dir(torch) if name.startswith("float8_")])
+def test_every_form_of_fp8_is_fp8(name: str) -> None:
+    """AMD's MI300 computes in those with ``fnuz``."""
+    assert precision_word(getattr(torch, name)) == "fp8"
 
 
 class Allocator:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from pytest_portability.errors import (  # noqa: E402 - after the check for torc
 )
 from pytest_portability.kernel_changes import diff  # noqa: E402
 from pytest_portability.kernels import KernelPath  # noqa: E402
-from pytest_portability.runtimes import Request, load  # noqa: E402
+from pytest_portability.runtimes import Request, load, torch_compile  # noqa: E402
 from pytest_portability.runtimes.torch_compile import Compiled  # noqa: E402
 from pytest_portability.runtimes.torch_ops import kernel_times  # noqa: E402
 
@@ -52,6 +53,27 @@ def _built(module: Any, **options: Any) -> Iterator[Any]:
 
 def _trace(module: Any, inputs: Any, precision: str = "native", **options: Any) -> KernelPath:
     return load("torch.compile").trace(_request(module, precision, **options), inputs, runs=1)
+
+
+@pytest.mark.parametrize(
+    "package",
+    [
+        *("triton", "triton-rocm", "triton-xpu"),
+        *("pytorch-triton", "pytorch-triton-rocm", "pytorch-triton-xpu"),
+    ],
+)
+def test_triton_is_in_the_toolchain_whoever_packages_it(
+    monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
+    """Under one name, so that a record tells one version from another."""
+
+    def version(name: str) -> str:
+        if name != package:
+            raise metadata.PackageNotFoundError(name)
+        return "3.7.0+git1234"
+
+    monkeypatch.setattr(metadata, "version", version)
+    assert torch_compile._toolchain("") == {"triton": "3.7.0+git1234"}
 
 
 def test_a_module_that_was_compiled_says_so() -> None:

@@ -89,7 +89,7 @@ _CONTRACTION = re.compile(
     re.IGNORECASE,
 )
 _INTEGER = re.compile(r"qlinear|integer|qgemm|qattention", re.IGNORECASE)
-_PRECISIONS = {"fp32", "tf32", "bf16", "fp16", "fp8", "int8"}
+_PRECISIONS = {"fp32", "tf32", "bf16", "fp16", "int8"}
 
 
 def effective_precision(path: KernelPath) -> str:

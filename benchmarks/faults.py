@@ -30,7 +30,7 @@ from functools import partial
 from pathlib import Path
 
 import psutil
-from faults_suite import BATCHES, FINE, OTHER, STALE, Suite, Tally, everyone, judge, true_of
+from faults_suite import BATCHES, FINE, OTHER, PYTEST, STALE, Suite, Tally, everyone, judge, true_of
 
 INTERRUPTED = 2
 """Of pytest's exit codes."""
@@ -164,13 +164,8 @@ def two_updates(suite: Suite, choose: random.Random, tally: Tally) -> None:
 
     def second() -> None:
         time.sleep(choose.uniform(0.0, 1.0))
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
         done = subprocess.run(
-            [
-                *command,
-                "--update-baselines",
-                "test_it.py::test_other",
-            ],
+            [*PYTEST, "--update-baselines", "test_it.py::test_other"],
             cwd=suite.folder,
             env={**os.environ, **OTHER},
             capture_output=True,

@@ -23,6 +23,18 @@ from pytest_portability import records
 
 BATCHES = (1, 2, 3)
 RUN_LIMIT_S = 300.0
+PYTEST = [
+    sys.executable,
+    "-m",
+    "pytest",
+    "-q",
+    "-p",
+    "no:cacheprovider",
+    "-p",
+    "no:hypothesispytest",
+]
+"""Hypothesis loads itself when a run ends: seconds of a worker that is to end at once."""
+
 OTHER = {"FAULTS_SCALE": "2"}
 """Makes the models of a run others."""
 
@@ -141,7 +153,7 @@ class Suite:
         report = self.folder / "r.json"
         report.unlink(missing_ok=True)
         mark = uuid.uuid4().hex
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--portability"]
+        command = [*PYTEST, "--portability"]
         with tempfile.TemporaryFile("w+") as said:
             process = psutil.Popen(
                 [*command, f"--portability-report=json:{report}", *args],

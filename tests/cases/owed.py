@@ -67,9 +67,14 @@ class Owed:
     where: Callable[[], bool] = lambda: True
 
     @property
+    def shows(self) -> bool:
+        """Whether there is something to see on this machine."""
+        return self.where()
+
+    @property
     def here(self) -> Owed:
         """What is right on this machine."""
-        return self if self.where() else NOTHING
+        return self if self.shows else NOTHING
 
 
 NOTHING = Owed(" ".join(sorted(HARMLESS)))
@@ -113,7 +118,7 @@ OWED: Mapping[str, Mapping[str, Owed]] = {
                 "nested",
                 "slow_start",
             ),
-            *("compiled", "neighbours"),
+            *("same_openvino", "compiled", "neighbours"),
         ),
         NOTHING,
     ),

@@ -234,9 +234,7 @@ def rows(batch: int, rng: Any) -> Any:
     return [rng.standard_normal((batch, 256), dtype=np.float32)]
 
 
-def told(
-    name: str, good: Any, bad: Any, *shape: int, runtime: str = "onnxruntime.cpu"
-) -> Case:
+def told(name: str, good: Any, bad: Any, *shape: int, runtime: str = "onnxruntime.cpu") -> Case:
     """A case of two models that compute the same; a network's inputs unless a shape is given."""
     shape = shape or (64, 192)
     inputs = {"x": normal(*shape)}

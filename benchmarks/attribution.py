@@ -7,7 +7,7 @@ the pass costs that takes the kernel path. Run it alone on the machine:
 
 Needs onnxruntime, openvino, torch and what the tests need. Faults that take more than two runs
 (creeping and fading speeds, a capped instruction set, a provider that is not here) are in the tests
-only.
+only, and so are those of the OpenVINO plugin, which accepts one vendor's processors.
 """
 
 from __future__ import annotations

@@ -5,6 +5,12 @@ Each is that item's verdict with a clear text; the next item runs, and nothing i
 
 from __future__ import annotations
 
+import os
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
@@ -37,6 +43,16 @@ def test_good(portability):
 """
 
 
+class Hostile:
+    """Makes a directory where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self._path),)
+
+
 def write_models(project: Project) -> None:
     """Models that cannot be used, beside the good one."""
     good = mlp().SerializeToString()
@@ -52,6 +68,11 @@ def write_models(project: Project) -> None:
         array = np.full(shape, np.nan, dtype=np.float32)
         tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
     (project.path / "nan.onnx").write_bytes(nan.SerializeToString())
+    hostile = pickle.dumps(Hostile(project.path / "it_ran"))
+    (project.path / "weights.pkl").write_bytes(hostile)
+    with zipfile.ZipFile(project.path / "weights.pt", "w") as archive:  # as torch.save does
+        archive.writestr("weights/data.pkl", hostile)
+        archive.writestr("weights/version", "3\n")
 
 
 CASES: dict[str, tuple[str, str, list[str]]] = {
@@ -63,6 +84,16 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
     "truncated file": ("portability.check('truncated.onnx', inputs)", "", ["truncated.onnx"]),
     "not a model": ("portability.check('text.onnx', inputs)", "", ["text.onnx"]),
     "empty file": ("portability.check('empty.onnx', inputs)", "", ["empty.onnx"]),
+    "pickle": (
+        "portability.check('weights.pkl', inputs)",
+        "",
+        ["weights.pkl", "not an ONNX file"],
+    ),
+    "torch checkpoint": (
+        "portability.check('weights.pt', inputs)",
+        "",
+        ["weights.pt", "not an ONNX file"],
+    ),
     "op-set too new": ("portability.check('future.onnx', inputs)", "", ["99"]),
     "unknown input": (
         "portability.check('mlp.onnx', lambda b, rng: {'z': inputs(b, rng)[0]})",
@@ -205,6 +236,9 @@ def test_bad_input_is_its_items_verdict(project: Project) -> None:
         if item["verdict"] != "missing":
             wrong.append(f"a metric that {name}: {item['verdict']}: {item['reason']}")
     assert not wrong, "\n".join(wrong)
+    assert not (project.path / "it_ran").exists(), "a pickle was loaded that is no model"
+    pickle.loads((project.path / "weights.pkl").read_bytes())
+    assert (project.path / "it_ran").exists()  # it would have been seen
     fine = 2 + len(HARMLESS)
     result.assert_outcomes(passed=fine, failed=len(CASES), warnings=fine)
 

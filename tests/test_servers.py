@@ -6,6 +6,7 @@ import ctypes
 import os
 import re
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -611,6 +612,38 @@ def test_nothing_outlives_a_parent_that_is_killed(tmp_path: Path, fork: bool) ->
     assert (starter == parent.pid) is not fork
     assert gone(child)
     assert gone(starter)
+
+
+# --- files ------------------------------------------------------------------------------------
+
+
+def look_around(directory: Path) -> dict[str, tuple[int, int]]:
+    """Owner and mode of all that lies in a directory during a call, and of itself."""
+    say("a log")
+    answers.leave("an answer")
+    answers.doing("looking around")
+    found = [directory, *directory.rglob("*")]
+    states = [(path, path.stat()) for path in found]
+    return {
+        str(path.relative_to(directory)): (state.st_uid, stat.S_IMODE(state.st_mode))
+        for path, state in states
+    }
+
+
+@pytest.mark.parametrize("fork", [pytest.param(True, marks=forks), False], ids=["fork", "spawn"])
+def test_what_a_call_leaves_on_the_way_is_for_its_user_only(fork: bool) -> None:
+    """Models, arrays and what a test prints: whatever the umask lets others read elsewhere."""
+    before = os.umask(0)
+    try:
+        with Servers(fork=fork) as servers:
+            kept = servers.keep(np.ones(3))
+            found = call(servers, look_around, servers.directory)
+    finally:
+        os.umask(before)
+    assert {kept.name, "call-1/call", "call-1/log", "call-1/value", "call-1/step"} <= {*found}
+    assert {uid for uid, _ in found.values()} == {os.getuid()}
+    # Nobody else can look into it, so none of its files can be reached by another user.
+    assert found["."][1] == 0o700, oct(found["."][1])
 
 
 # --- output -----------------------------------------------------------------------------------

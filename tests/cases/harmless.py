@@ -234,12 +234,13 @@ def rows(batch: int, rng: Any) -> Any:
     return [rng.standard_normal((batch, 256), dtype=np.float32)]
 
 
-def told(name: str, good: Any, bad: Any, *shape: int) -> Case:
+def told(name: str, good: Any, bad: Any, *shape: int, runtime: str = "onnxruntime.cpu") -> Case:
     """A case of two models that compute the same; a network's inputs unless a shape is given."""
     shape = shape or (64, 192)
     inputs = {"x": normal(*shape)}
     return Case(
         name=name,
+        runtime=runtime,
         batch=shape[0],
         good=Build(model=good, inputs=inputs),
         bad=Build(model=bad, inputs=inputs),
@@ -257,6 +258,8 @@ def torch_case(name: str, runtime: str, good: Any, bad: Any) -> Case:
     )
 
 
+SIX_LAYERS = partial(network, layers=6)
+
 CASES = (
     told("external", network, partial(network, change=external)),
     told("renamed", network, partial(network, change=renamed)),
@@ -270,7 +273,8 @@ CASES = (
     told("padded", network, partial(network, change=padded)),
     told("symbolic", sized("batch"), sized("N")),
     told("functions", network, partial(network, change=functions)),
-    told("same", partial(network, layers=6), partial(network, layers=6)),
+    told("same", SIX_LAYERS, SIX_LAYERS),
+    told("same_openvino", SIX_LAYERS, SIX_LAYERS, runtime="openvino"),
     torch_case("nested", "torch", steps, partial(steps, nested=True)),
     torch_case("slow_start", "torch", steps, partial(steps, slow_calls=3)),
     torch_case("compiled", "torch.compile", steps, steps),

@@ -67,23 +67,41 @@ class Owed:
     where: Callable[[], bool] = lambda: True
 
     @property
+    def shows(self) -> bool:
+        """Whether there is something to see on this machine."""
+        return self.where()
+
+    @property
     def here(self) -> Owed:
         """What is right on this machine."""
-        return self if self.where() else NOTHING
+        return self if self.shows else NOTHING
 
 
 NOTHING = Owed(" ".join(sorted(HARMLESS)))
+
+OVERFLOW = r"overflow or are not numbers.*\d NaN"
 
 OWED: Mapping[str, Mapping[str, Owed]] = {
     "accuracy": {
         "weight_disturbed": Owed("stale", "weights", r"fc2\.weight"),
         "layers_swapped": Owed("stale", "weights", r"fc1\.weight, fc2\.weight"),
         "statistics_not_loaded": Owed("stale", "weights", r"running_mean.*running_var"),
-        "all_nan": Owed("parity", "data graph", anywhere=r"\b32\b.*\b11\b|\b11\b.*\b32\b"),
+        "all_nan": Owed(
+            "parity",
+            "data graph",
+            r"first to diverge of \d+ nodes: Log \(.*NaN",
+            anywhere=r"\b32\b.*\b11\b|\b11\b.*\b32\b",
+        ),
         "softmax_overflow": Owed("parity", "data graph", r"NaN|non-finite"),
-        "cancellation": Owed("parity", "data graph", "relative L2"),
-        "dropout": Owed("parity", "nondeterminism", "repeats differ"),
-        "sampling": Owed("parity", "nondeterminism", "repeats differ"),
+        "cancellation": Owed("parity", "data graph", "relative L2", anywhere="Mul ×1 → ×2"),
+        "dropout": Owed(
+            "parity",
+            "nondeterminism",
+            r"(?s)repeats differ.*training mode.*first to diverge.*Dropout '2'",
+        ),
+        "sampling": Owed(
+            "parity", "nondeterminism", "repeats differ", anywhere="RandomNormalLike ×0 → ×1"
+        ),
     },
     "subnormal": {
         # Where subnormal values are slow, they are what is said first of it.
@@ -113,7 +131,7 @@ OWED: Mapping[str, Mapping[str, Owed]] = {
                 "nested",
                 "slow_start",
             ),
-            *("compiled", "neighbours"),
+            *("same_openvino", "compiled", "neighbours"),
         ),
         NOTHING,
     ),
@@ -143,8 +161,9 @@ OWED: Mapping[str, Mapping[str, Owed]] = {
         "costly": Owed("regressed", "fallback", "Tanh"),
     },
     "precision": {
-        "overflow": Owed("parity", "data precision", r"NaN|non-finite"),
-        "vanished_epsilon": Owed("parity", "data precision", r"NaN|non-finite"),
+        # The type is the cause, and what it cannot hold the effect.
+        "overflow": Owed("parity", "precision", "fp32 → fp16", anywhere=OVERFLOW),
+        "vanished_epsilon": Owed("parity", "precision", "fp32 → fp16", anywhere=OVERFLOW),
         "tf32_like": Owed("parity", "precision", "relative L2"),
         "autocast": Owed("parity", "precision", "relative L2"),
         "compiled_chain": NOTHING,
@@ -153,11 +172,19 @@ OWED: Mapping[str, Mapping[str, Owed]] = {
         "accuracy_mode_lost": Owed(
             "parity", "options precision", anywhere="fp32 → bf16", where=chooses_bf16
         ),
-        "half_weights": Owed("stale", "weights precision graph", r"conv0\.weight"),
-        "small_scale": Owed("parity", "quantization"),
-        "zero_point": Owed("parity", "quantization"),
-        "weight_scale": Owed("parity", "quantization"),
-        "activations_quantised": Owed("parity", "quantization"),
+        "half_weights": Owed(
+            "stale",
+            "weights precision graph",
+            r"conv0\.weight",
+            anywhere=r"(?ms)(?=.*Cast ×0 → ×2)(?=.*changed: conv0\.weight, conv1\.weight, "
+            r"conv2\.weight, conv3\.weight$)",
+        ),
+        "small_scale": Owed("parity", "quantization", "scales or zero points changed"),
+        "zero_point": Owed("parity", "quantization", "scales or zero points changed"),
+        "weight_scale": Owed("parity", "quantization", "scales or zero points changed"),
+        "activations_quantised": Owed(
+            "parity", "quantization", "QuantizeLinear", anywhere="QuantizeLinear ×0 → ×2"
+        ),
     },
     "same_values": dict.fromkeys(
         (

@@ -14,7 +14,7 @@ need("onnx", "onnxruntime", "torch")
 
 @pytest.mark.parametrize("name", OWED["accuracy"])
 def test_values_that_became_wrong_are_named(judged: Judged, name: str) -> None:
-    assert not judged.wrong(name, OWED["accuracy"][name]), judged.said(name)
+    judged.hold(name, OWED["accuracy"][name])
 
 
 @pytest.mark.parametrize(

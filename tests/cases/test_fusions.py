@@ -13,4 +13,4 @@ pytestmark = pytest.mark.alone
 
 @pytest.mark.parametrize("name", OWED["fusions"])
 def test_a_fusion_that_no_longer_fires_is_the_first_cause(judged: Judged, name: str) -> None:
-    assert not judged.wrong(name, OWED["fusions"][name]), judged.said(name)
+    judged.hold(name, OWED["fusions"][name])

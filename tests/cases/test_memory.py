@@ -15,7 +15,7 @@ need("onnx", "onnxruntime", "torch")
 @pytest.mark.parametrize("name", OWED["memory"])
 def test_a_footprint_that_grew_is_named(judged: Judged, name: str) -> None:
     """The option that did it, or how many copies of a weight there are now."""
-    assert not judged.wrong(name, OWED["memory"][name]), judged.said(name)
+    judged.hold(name, OWED["memory"][name])
 
 
 @pytest.mark.skipif(not caps_memory(), reason="caps the address space")

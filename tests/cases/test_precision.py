@@ -12,4 +12,4 @@ need("onnx", "onnxruntime", "openvino", "torch")
 
 @pytest.mark.parametrize("name", OWED["precision"])
 def test_coarser_arithmetic_is_named(judged: Judged, name: str) -> None:
-    assert not judged.wrong(name, OWED["precision"][name]), judged.said(name)
+    judged.hold(name, OWED["precision"][name])

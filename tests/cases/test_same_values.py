@@ -13,4 +13,4 @@ pytestmark = pytest.mark.alone  # a neighbour on the other core makes small mode
 
 @pytest.mark.parametrize("name", OWED["same_values"])
 def test_the_same_values_from_another_file_are_not_flagged(judged: Judged, name: str) -> None:
-    assert not judged.wrong(name, OWED["same_values"][name]), judged.said(name)
+    judged.hold(name, OWED["same_values"][name])

@@ -12,4 +12,4 @@ need("onnx", "onnxruntime")
 
 @pytest.mark.parametrize("name", OWED["signature"])
 def test_a_changed_signature_is_named(judged: Judged, name: str) -> None:
-    assert not judged.wrong(name, OWED["signature"][name]), judged.said(name)
+    judged.hold(name, OWED["signature"][name])

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.alone
 
 @pytest.mark.parametrize("name", OWED["subnormal"])
 def test_values_that_are_slow_are_named(judged: Judged, name: str) -> None:
-    assert not judged.wrong(name, OWED["subnormal"][name]), judged.said(name)
+    judged.hold(name, OWED["subnormal"][name])
 
 
 def test_channels_that_decayed_are_named_and_no_more(judged: Judged) -> None:

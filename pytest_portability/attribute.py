@@ -112,7 +112,7 @@ _GOVERNS = {
 _LOGS = {
     "fallback": re.compile(
         r"fall\w* ?back|EP Error|default CPU EP|not supported|graph break|BackendCompilerFailed"
-        r"|not assigned to the preferred",
+        r"|not assigned to the preferred|\w+ left \d+ ×",
         re.IGNORECASE,
     ),
     "launches": re.compile(r"graph break|recompil|BackendCompilerFailed", re.IGNORECASE),
@@ -125,7 +125,8 @@ def attribute(comparison: Comparison, *, log: str = "", diverges: str = "") -> t
 
     Args:
         comparison: of a record and, except for ``placement``, a baseline.
-        log: what the child wrote to its standard output and error.
+        log: what the child wrote to its standard output and error, and what the runtime's adapter
+            noted of the build.
         diverges: where inside the model the outputs leave the reference, one sentence; empty where
             that was not looked for.
 

@@ -291,7 +291,8 @@ class Pipeline:
             comparison, causes = beside(comparison, everything)
         else:
             where = self._diverges(item, ask, built, comparison)
-            causes = attribute.attribute(comparison, log=log, diverges=where)
+            said = "\n".join((log, *measurement.observed.notes))
+            causes = attribute.attribute(comparison, log=said, diverges=where)
         return Result(
             key=record.key,
             comparison=comparison,

@@ -475,6 +475,7 @@ def test_a_path_without_evidence_claims_nothing() -> None:
     [
         "EP Error: no CUDA",
         "[W:onnxruntime:] Some nodes were not assigned to the preferred execution providers",
+        "CUDAExecutionProvider left 3 × Gather on CPUExecutionProvider",
     ],
 )
 def test_placement_is_a_fallback_or_a_precision_with_the_runtimes_own_words(line: str) -> None:

@@ -179,9 +179,9 @@ OWED: Mapping[str, Mapping[str, Owed]] = {
             anywhere=r"(?ms)(?=.*Cast ×0 → ×2)(?=.*changed: conv0\.weight, conv1\.weight, "
             r"conv2\.weight, conv3\.weight$)",
         ),
-        "small_scale": Owed("parity", "quantization", "scales or zero points changed"),
-        "zero_point": Owed("parity", "quantization", "scales or zero points changed"),
-        "weight_scale": Owed("parity", "quantization", "scales or zero points changed"),
+        "small_scale": Owed("parity", "quantization", "such as scales or zero points"),
+        "zero_point": Owed("parity", "quantization", "such as scales or zero points"),
+        "weight_scale": Owed("parity", "quantization", "such as scales or zero points"),
         "activations_quantised": Owed(
             "parity", "quantization", "QuantizeLinear", anywhere="QuantizeLinear ×0 → ×2"
         ),

@@ -9,7 +9,7 @@ import platform
 import re
 import subprocess
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from fnmatch import fnmatchcase
@@ -20,7 +20,7 @@ from typing import Any
 
 from pytest_portability import records, runtimes, targets, worker, yardstick
 from pytest_portability.attribute import KINDS, Cause
-from pytest_portability.errors import PortabilityError, UsageError
+from pytest_portability.errors import ChildFailed, DoesNotFit, PortabilityError, UsageError
 from pytest_portability.pipeline import Item
 from pytest_portability.records import Key
 from pytest_portability.runtimes import Runtime
@@ -64,8 +64,12 @@ def discover(
     absents: list[Absent] = []
     for package in runtimes.LIBRARIES:
         try:
-            found, missing = servers.call(
-                worker.probe, package, environment=yardstick.ENVIRONMENT, preload=("numpy",)
+            found, missing = _asked(
+                servers,
+                worker.probe,
+                package,
+                environment=yardstick.ENVIRONMENT,
+                preload=("numpy",),
             )
         except PortabilityError as exc:
             absents.append(Absent(name=package, reason=_reason(exc)))
@@ -77,13 +81,25 @@ def discover(
             devices.append(targets.cpu_device(runtimes=(runtime.name,), handle="cpu"))
             continue
         try:
-            found, missing = servers.call(worker.devices, runtime, by_value=by_value)
+            found, missing = _asked(servers, worker.devices, runtime, by_value=by_value)
         except PortabilityError as exc:
             absents.append(Absent(name=runtime.name, reason=_reason(exc)))
         else:
             devices += found
             absents += missing
     return Discovery(targets=targets.merge(devices), absents=tuple(absents))
+
+
+def _asked(servers: Servers, question: Callable[..., Any], who: object, **given: Any) -> Any:
+    """What a library answers; it is asked once more if the child that asked it died.
+
+    Whatever kills one child, as the kernel does for want of memory, must not make every item of
+    that library skip.
+    """
+    try:
+        return servers.call(question, who, **given)
+    except (ChildFailed, DoesNotFit):
+        return servers.call(question, who, **given)
 
 
 def _reason(exc: PortabilityError) -> str:

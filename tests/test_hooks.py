@@ -64,6 +64,33 @@ def test_a_runtime_that_cannot_look_for_devices_is_present_but_unusable(project:
     assert "libfabric.so.3" in flat(result)
 
 
+def test_a_library_whose_child_was_killed_is_asked_again(project: Project) -> None:
+    """By the kernel for want of memory, say: its items must not all skip for that."""
+    project.make(
+        CHECK,
+        conftest="""
+        import os
+        import signal
+        from pathlib import Path
+        from pytest_portability.targets import cpu_device
+
+        class Killed(FakeRuntime):
+            def devices(self):
+                if not Path("asked").exists():
+                    Path("asked").touch()
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return [cpu_device(runtimes=(self.name,), handle="cpu")], []
+
+        def pytest_portability_runtimes(config):
+            return [Killed(name="killed")]
+        """,
+    )
+    result, _ = project.report()
+    assert project.json()["absent"] == []
+    assert (project.path / "asked").exists()
+    assert "killed-native" in flat(result)
+
+
 @pytest.mark.parametrize(
     ("answer", "text"),
     [

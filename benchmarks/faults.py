@@ -75,7 +75,7 @@ def killed_child(suite: Suite, choose: random.Random, tally: Tally) -> None:
     struck: list[bool] = []
 
     def act(process: psutil.Popen) -> None:
-        struck.append(strike(process, choose, "serve", 6.0))
+        struck.append(strike(process, choose, "serve", 12.0))
 
     ended = suite.run(meanwhile=act)
     tally.struck += sum(struck)
@@ -90,7 +90,7 @@ def killed_worker(suite: Suite, choose: random.Random, tally: Tally) -> None:
     struck: list[bool] = []
 
     def act(process: psutil.Popen) -> None:
-        struck.append(strike(process, choose, "sys.stdin.readline", 6.0))
+        struck.append(strike(process, choose, "sys.stdin.readline", 12.0))
 
     ended = suite.run("-n2", meanwhile=act)
     tally.struck += sum(struck)

@@ -190,8 +190,9 @@ def left_lock(suite: Suite, choose: random.Random, tally: Tally) -> None:
 
     def act(process: psutil.Popen) -> None:
         time.sleep(choose.uniform(2.0, 5.0))
-        tally.struck += process.poll() is None
-        process.kill()
+        if process.poll() is None:
+            tally.struck += 1
+            process.kill()
 
     ended = suite.run(meanwhile=act)
     tally.lost += [f"a process was left: {command}" for command in ended.left]
@@ -355,10 +356,6 @@ def misbehaves(name: str) -> Callable[[Suite, random.Random, Tally], None]:
         ended = suite.run("--portability-missing=warn", limit=limit)
         hurt = true_of(everyone("bad"), true) | true_of(everyone("last"), {"missing"})
         judge(tally, ended, hurt, everyone() | everyone("bad") | everyone("last"))
-        if verdict:
-            bad = {n: i["verdict"] for n, i in ended.items.items() if n in everyone("bad")}
-            green = [n for n, found in bad.items() if found in {*FINE, "missing"}]
-            tally.wrong += [f"{n} passes although it {name}" for n in green]
 
     return fault
 

@@ -122,12 +122,11 @@ class Suite:
 
     Args:
         folder: where it is.
-        more: tests beside ``test_it``.
     """
 
-    def __init__(self, folder: Path, more: str = "") -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.tests(more)
+        self.tests("")
         (folder / "pytest.ini").write_text(INI.strip(), encoding="utf-8")
 
     def tests(self, more: str) -> None:
@@ -164,19 +163,25 @@ class Suite:
                 start_new_session=True,
                 preexec_fn=_limiter(limit) if limit else None,
             )
+            hung: list[str] = []
             try:
                 if meanwhile is not None:
                     meanwhile(process)
-                code = process.wait(timeout=RUN_LIMIT_S)
+                process.wait(timeout=RUN_LIMIT_S)
+            except psutil.TimeoutExpired:
+                hung = ["pytest itself, which hung"]
             finally:
                 if process.poll() is None:
                     process.kill()
+            code = process.wait()
             said.seek(0)
             output = said.read()
         found = json.loads(report.read_text(encoding="utf-8")) if report.exists() else {}
         items = {f"{i['model']}-b{i['batch']}": i for i in found.get("items", ())}
         problems = found.get("problems")
-        return Ended(code=code, items=items, problems=problems, output=output, left=_left(mark))
+        return Ended(
+            code=code, items=items, problems=problems, output=output, left=[*hung, *_left(mark)]
+        )
 
     def update(
         self,

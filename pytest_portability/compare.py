@@ -399,8 +399,8 @@ def _certain(shown: Comparison, judged: list[Interval]) -> _Speed:
         return Verdict.OK, f"throughput: {widest}, {inside} {allowed}", widest
     reason = f"too noisy to tell: {widest}, with {allowed}"
     if widest.low > limit:
-        claim, inside = (f"{100 * level:.5g} %" for level in (CLAIM, INSIDE))
-        reason += f"; a claim needs {claim} certainty, the range has {inside}"
+        needed, shown_at = (f"{100 * level:.5g} %" for level in (CLAIM, INSIDE))
+        reason += f"; a claim needs {needed} certainty, the range has {shown_at}"
     return Verdict.INCONCLUSIVE, reason, widest
 
 

@@ -70,7 +70,7 @@ class Host(Protocol):
     def keep(self, node: Any, entry: Entry) -> None:
         """Have an entry reported."""
 
-    def benchmarked(self, entry: Entry) -> None:
+    def benchmarked(self, node: Any, entry: Entry) -> None:
         """Let pytest-benchmark show it, too."""
 
     def checking(self, node: Any) -> AbstractContextManager[None]:
@@ -158,25 +158,26 @@ class Portability:
             The result; the test fails, skips or warns first if the verdict says so.
         """
         __tracebackhide__ = True
-        try:
-            ask = self._ask(
-                name=self._name if name is None else _line("name", name),
-                model=self._located(model),
-                inputs=inputs,
-                metric=metric,
-                reference=reference,
-                config={str(k): str(v) for k, v in _mapping("config", config).items()},
-                profile=_profile(profile),
-                options=_mapping("options", options),
-                items=_items(items, self._item.batch),
-                unit=_line("unit", unit),
-            )
-        except PortabilityError as exc:
-            wrong = str(exc)
-        else:
-            return self._checked(ask)
-        # Outside the handler, so that pytest shows the text and not a second traceback.
-        self._host.end(self._node, "fail", wrong)
+        with self._host.checking(self._node):
+            try:
+                ask = self._ask(
+                    name=self._name if name is None else _line("name", name),
+                    model=self._located(model),
+                    inputs=inputs,
+                    metric=metric,
+                    reference=reference,
+                    config={str(k): str(v) for k, v in _mapping("config", config).items()},
+                    profile=_profile(profile),
+                    options=_mapping("options", options),
+                    items=_items(items, self._item.batch),
+                    unit=_line("unit", unit),
+                )
+            except PortabilityError as exc:
+                wrong = str(exc)
+            else:
+                return self._checked(ask)
+            # Outside the handler, so that pytest shows the text and not a second traceback.
+            self._host.end(self._node, "fail", wrong)
         raise UsageError(wrong)
 
     def _ask(self, *, options: Mapping[str, Any], **given: Any) -> Ask:
@@ -197,19 +198,18 @@ class Portability:
     def _checked(self, ask: Ask) -> Result:
         """The flow, its entry in the report, and the test's outcome."""
         __tracebackhide__ = True
-        with self._host.checking(self._node):
-            result = self._measured(ask)
-            entry = Entry(
-                nodeid=self._node.nodeid,
-                key=result.key,
-                comparison=result.comparison,
-                causes=result.causes,
-                measurement=result.measurement,
-                again=self._host.again(self._node.nodeid),
-            )
-            outcome, text = self._outcome(entry, result.log)
-            self._host.keep(self._node, replace(entry, outcome=outcome))
-        self._host.benchmarked(entry)
+        result = self._measured(ask)
+        entry = Entry(
+            nodeid=self._node.nodeid,
+            key=result.key,
+            comparison=result.comparison,
+            causes=result.causes,
+            measurement=result.measurement,
+            again=self._host.again(self._node.nodeid),
+        )
+        outcome, text = self._outcome(entry, result.log)
+        self._host.keep(self._node, replace(entry, outcome=outcome))
+        self._host.benchmarked(self._node, entry)
         self._host.end(self._node, outcome, text)
         return result
 

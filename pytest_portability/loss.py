@@ -89,13 +89,15 @@ SESSION_SPEED = 0.07
 of many small operators took 8 % longer than the yardstick tells in a session in which the machine
 had become 26 % slower between two of its measurements, and windows and repeats agreed."""
 
-SMALL_LAUNCH_S = 20e-6
-"""Seconds per launch up to which a build spends its time on calls rather than in kernels."""
+SHORT_CALL_S = 20e-6
+"""Seconds per launch up to which a build on a CPU is taken to spend its time on calls rather than
+in kernels: a call of torch's costs some 4 µs, one of ONNX Runtime's 2."""
 
-SMALL_SPEED = 0.7
+CALLS_SPEED = 0.7
 """In place of ``SESSION_SPEED`` for those: what slows a processor down unseen (on a virtual machine
 the other half of its core) slows calls more than a product of matrices. Layers of torch, 4 µs a
-call, took 48 % longer than the yardstick told, 21 % slower itself; no counter showed why."""
+call, took 48 % longer than the yardstick told, 21 % slower itself; no counter showed why. Set so
+that this one observation is not claimed, with three repeats that agree within 5 %."""
 
 UNREST = 0.4
 """More of it per unit of unrest: where the typical window takes 10 % longer than an undisturbed
@@ -222,10 +224,11 @@ def expected(
             taken for contended on a CPU.
         machine: how much slower it became since the record, a fraction; negative is faster.
     """
-    of_speed = SMALL_SPEED if _of_calls(check) or _of_calls(baseline) else SESSION_SPEED
-    moved = of_speed * min(math.log1p(max(machine, -0.99)), WIDEST)
+    speed = min(math.log1p(max(machine, -0.99)), WIDEST)
     if check.platform != "cpu":
-        return Prior(ACCELERATOR_SPREAD, math.hypot(SESSION_SPREAD, moved))
+        return Prior(ACCELERATOR_SPREAD, math.hypot(SESSION_SPREAD, SESSION_SPEED * speed))
+    calls = _of_calls(check) or _of_calls(baseline)
+    moved = speed * (CALLS_SPEED if calls else SESSION_SPEED)
     taken = UNKNOWN_CONTENTION if contended is None else contended
     then, now = baseline.figures.contended, check.figures.contended
     more = taken if then is None or now is None else abs(now - then)
@@ -240,7 +243,7 @@ def expected(
 def _of_calls(record: Record) -> bool:
     """Whether a build spends its time on calls, as far as its kernel path tells."""
     launches = sum(use.launches for use in record.path.uses)
-    return record.figures.wall.seconds < launches * SMALL_LAUNCH_S
+    return record.figures.wall.seconds < launches * SHORT_CALL_S
 
 
 def _unrest(axis: Axis) -> float:

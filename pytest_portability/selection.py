@@ -51,14 +51,17 @@ def asks(expression: str) -> str:
     return next((word for word in words if word in names(expression)), "")
 
 
-def stopped(session: Any) -> str:
+def stopped(session: Any, ran: int) -> str:
     """That a run is over before its end, and why; empty if it is not.
 
     Args:
         session: pytest's, which ends.
+        ran: how many tests did.
     """
     why = session.shouldstop or session.shouldfail
-    if not why and session.exitstatus not in (INTERRUPTED, INTERNAL_ERROR):
+    # With ``-x`` pytest wants to stop after the last test, too, where it fails.
+    early = bool(why) and ran < session.testscollected
+    if not early and session.exitstatus not in (INTERRUPTED, INTERNAL_ERROR):
         return ""
     told = f" ({why})" if isinstance(why, str) else ""
     return f"the run was stopped before its end{told}: this is a part of what was to run"

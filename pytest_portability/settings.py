@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
@@ -203,7 +204,7 @@ def _reports(value: Any) -> tuple[tuple[str, str], ...]:
         if not path or "\0" in path or kind not in REPORT_KINDS:
             msg = f"expected KIND:PATH with KIND one of {', '.join(REPORT_KINDS)}, found {entry!r}"
             raise ValueError(msg)
-        if path in [taken for _, taken in reports]:
+        if os.path.normpath(path) in [os.path.normpath(taken) for _, taken in reports]:
             msg = f"expected a path for each report, found two at {path!r}"
             raise ValueError(msg)
         reports.append((kind, path))

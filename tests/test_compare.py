@@ -362,6 +362,8 @@ def test_a_build_of_many_calls_is_not_claimed_to_be_slower_than_a_slower_machine
     check = record(figures=figures(*times, yardstick_s=0.00121), path=kernels)
     baseline = record(path=kernels)
     assert decide(check, baseline, measurement=measurement()).verdict.value == verdict
+    card, then = (replace(one, platform="cuda", vendor="nvidia") for one in (check, baseline))
+    assert decide(card, then, measurement=measurement()).verdict is Verdict.REGRESSED
     same = record(figures=figures(*times), path=kernels)
     assert decide(same, baseline, measurement=measurement()).verdict is Verdict.REGRESSED
 

@@ -65,6 +65,10 @@ def test_an_item_that_never_calls_check_fails_beside_one_that_does(project: Proj
 def test_nothing_collected_is_pytests_own_code(project: Project) -> None:
     """It is not green either."""
     project.make(CHECK)
+    project.write({"test_absent.py": "import pytest\npytest.importorskip('no_such')\n"})
+    result = project.run("--portability", "test_absent.py")
+    assert "called portability.check" in flat(result)
+    assert "deselected" not in flat(result)
     result = project.run("--portability", "-m", "rocm")
     assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
     assert re.search(
@@ -314,9 +318,16 @@ def test_next():
     assert "check still went on when the test had ended: it has to wait for its threads" in flat(
         result
     )
+    result = project.spawn("--portability", "--update-baselines", "-p", "no:threadexception")
+    result.assert_outcomes(failed=1, passed=1)
+    assert not project.records  # of a test that failed for a reason of its own
 
 
-def test_a_check_after_the_end_of_its_test_is_no_green_run(project: Project) -> None:
+@pytest.mark.parametrize("args", [(), ("-n1",)], ids=["alone", "xdist"])
+@pytest.mark.parametrize("given", ["'ok_2'", "3"], ids=["right", "wrong"])
+def test_a_check_after_the_end_of_its_test_is_no_green_run(
+    project: Project, args: tuple[str, ...], given: str
+) -> None:
     project.make(
         THREAD
         + """
@@ -326,15 +337,15 @@ THREADS = []
 def test_it(portability):
     checked(portability, "ok_1")
     late = {"after": ENDED}
-    THREADS.append(threading.Thread(target=checked, args=(portability, "ok_2"), kwargs=late))
+    THREADS.append(threading.Thread(target=checked, args=(portability, GIVEN), kwargs=late))
     THREADS[0].start()
 
 def test_next():
     ENDED.set()
     THREADS[0].join()
-"""
+""".replace("GIVEN", given)
     )
-    result = project.spawn("--portability", "-p", "no:threadexception")
+    result = project.spawn("--portability", "-p", "no:threadexception", *args)
     result.assert_outcomes(passed=2)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert "called check after it had ended: it has to wait for its threads" in flat(result)

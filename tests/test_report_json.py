@@ -17,6 +17,7 @@ from scripted import comparison
 from synthetic import KEY, measurement, record
 
 from pytest_portability import cli, report
+from pytest_portability.errors import UsageError
 from pytest_portability.report import Entry, Report
 from pytest_portability.verdicts import Verdict
 
@@ -323,6 +324,25 @@ def test_a_path_that_can_be_no_file_is_refused_before_anything_is_measured(
     assert "collected" not in flat(result)
 
 
+def test_a_pipe_or_a_link_is_written_where_it_leads(tmp_path: Path) -> None:
+    """As ``/dev/stdout`` is, whose folder nobody may write in."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("new/r.json")
+    (tmp_path / "taken").touch()
+    (tmp_path / "broken").symlink_to("taken/r.json")
+    report.ready("json", tmp_path / "pipe")
+    report.ready("json", tmp_path / "link")
+    with pytest.raises(UsageError, match="taken is no directory: give another path"):
+        report.ready("json", tmp_path / "broken")
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_is_not_writable_is_named(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(UsageError, match="is not writable: give another path"):
+        report.ready("json", tmp_path / "r.json")
+
+
 def test_what_others_raise_at_the_end_loses_no_report(project: Project) -> None:
     project.make("def test_it(portability): portability.check('m.onnx', inputs, name='ok')")
     with (project.path / "conftest.py").open("a", encoding="utf-8") as file:
@@ -330,6 +350,23 @@ def test_what_others_raise_at_the_end_loses_no_report(project: Project) -> None:
     result = project.spawn("--portability", "--portability-report=json:report.json")
     assert result.ret != pytest.ExitCode.OK
     assert [item["verdict"] for item in project.json()["items"]] == ["ok"]
+
+
+def test_a_run_that_stops_at_a_failure_says_that_it_is_a_part(project: Project) -> None:
+    """Not if that was the last test."""
+    project.make(
+        """
+        @pytest.mark.parametrize("name", ["ok", "regressed", "ok_2"])
+        def test_it(portability, name):
+            portability.check("m.onnx", inputs, name=name)
+        """
+    )
+    json = "--portability-report=json:report.json"
+    project.spawn("--portability", "-x", json)
+    (problem,) = project.json()["problems"]
+    assert problem.startswith("the run was stopped before its end (stopping after 1 failures): ")
+    project.spawn("--portability", "-x", json, "-k", "not ok_2")
+    assert project.json()["problems"] == []
 
 
 def test_a_run_that_is_interrupted_reports_what_it_has(project: Project) -> None:

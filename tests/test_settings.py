@@ -165,7 +165,7 @@ def test_a_wrong_marker_value_may_be_an_array() -> None:
         ("report", ["pdf:x.pdf"], "expected KIND:PATH with KIND one of json"),
         ("report", ["json"], "found 'json'"),
         ("report", ["json:"], "found 'json:'"),
-        ("report", ["json:r", "html:r"], "a path for each report, found two at 'r'"),
+        ("report", ["json:r", "html:./r"], "a path for each report, found two at './r'"),
         ("missing", "ignore", "valid: fail, warn"),
         ("inconclusive", "FAIL", "valid: fail, warn"),
         ("require", " , ", f"expected names{LIST}"),

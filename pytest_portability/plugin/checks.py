@@ -19,12 +19,16 @@ class Checks:
     """Of an item of ours, from its beginning to its end.
 
     Attributes:
-        entries: what was measured and no report carries yet; None before the first.
+        request: of its fixture, until its first check is shown in pytest-benchmark.
+        begun: whether there was one.
+        entries: what was measured and no report carries yet.
         failure: what the first that failed raised, until that is said.
         running: the threads in which one goes on.
     """
 
-    entries: list[Entry] | None = None
+    request: pytest.FixtureRequest | None = None
+    begun: bool = False
+    entries: list[Entry] = field(default_factory=list)
     failure: BaseException | None = None
     running: set[int] = field(default_factory=set)
 
@@ -37,13 +41,19 @@ class Checks:
         finally:
             self.running.discard(threading.get_ident())
 
+    def unfinished(self) -> bool:
+        """Whether one still goes on; of each it is said once."""
+        left = bool(self.running)
+        self.running.clear()
+        return left
+
 
 _key = pytest.StashKey[Checks]()
 
 
-def begin(node: pytest.Item) -> None:
+def begin(request: pytest.FixtureRequest) -> None:
     """Start an item, or start it again."""
-    node.stash[_key] = Checks()
+    request.node.stash[_key] = Checks(request=request)
 
 
 def of(node: pytest.Item) -> Checks | None:
@@ -55,3 +65,13 @@ def end(node: pytest.Item) -> None:
     """What is checked from now on comes too late."""
     if _key in node.stash:
         del node.stash[_key]
+
+
+def broke(why: BaseException, ours: BaseException | None) -> bool:
+    """Whether a test failed for a reason of its own.
+
+    Args:
+        why: what it raised.
+        ours: what a failed check of it raised.
+    """
+    return why is not ours and not isinstance(why, (pytest.skip.Exception, pytest.xfail.Exception))

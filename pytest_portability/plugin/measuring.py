@@ -32,10 +32,7 @@ if TYPE_CHECKING:
     from pytest_portability.settings import Setting
 
 deselected_key = pytest.StashKey[bool]()
-"""Present when a test of ours was not selected."""
-
-ENDINGS = (pytest.skip.Exception, pytest.xfail.Exception)
-"""Of a test that did not fail."""
+"""Present when a test of ours was left out: True if deselected, False if not even collected."""
 
 
 class RunHooks:
@@ -59,7 +56,8 @@ class RunHooks:
         self.updates = updates if config.getoption("portability_update", default=False) else None
         self._against = run.against(self._baselines, self.setting("against"), self.updates)
         self.claims = ledger.Claims()
-        self._request: pytest.FixtureRequest | None = None  # of the running item
+        self._late: list[str] = []  # checks of items that had ended, one message each
+        self._over = 0  # items that ended
         self._running: dict[
             tuple[str, str], Entry
         ] = {}  # what is said of an item whose worker crashes
@@ -173,15 +171,14 @@ class RunHooks:
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """A file that was left out, or could not be read, may hold tests of ours."""
         if not report.passed:
-            self._config.stash[deselected_key] = True
+            self._config.stash.setdefault(deselected_key, False)
 
     # -- one item
 
     def begin(self, request: pytest.FixtureRequest) -> None:
         """Start an item, or start it again."""
         node = request.node
-        self._request = request
-        checks.begin(node)
+        checks.begin(request)
         self._paths[node.nodeid] = node.path
         self.claims.forget(node.nodeid)
         self._progress.begin()
@@ -232,19 +229,20 @@ class RunHooks:
         from pytest_portability.report import ci
 
         if (found := checks.of(node)) is not None:
-            found.entries = [*(found.entries or ()), replace(entry, worker=self._worker)]
+            found.begun = True
+            found.entries.append(replace(entry, worker=self._worker))
             node.user_properties += ci.properties(entry)
 
-    def benchmarked(self, entry: Entry) -> None:
+    def benchmarked(self, node: pytest.Item, entry: Entry) -> None:
         """Have pytest-benchmark show the item's first check, unless the test itself uses it."""
         from pytest_portability import benchmark_bridge
 
-        request, self._request = self._request, None
+        found = checks.of(node) or Checks()
+        request, found.request = found.request, None
         off = self._config.getoption("benchmark_skip", True)  # also where it is not installed
         if request is None or off or entry.measurement is None:
             return
-        node = request.node
-        if "benchmark" in node.fixturenames:
+        if "benchmark" in request.fixturenames:
             return
         own = node.get_closest_marker("benchmark")
         timer = benchmark_bridge.replayed(benchmark_bridge.times(entry.measurement))
@@ -260,7 +258,7 @@ class RunHooks:
         """
         if (found := checks.of(node)) is None:
             msg = f"{node.nodeid} called check after it had ended: it has to wait for its threads"
-            self.report.problems.append(msg)
+            self._late.append(msg)
             raise UsageError(msg)
         return found.going_on()
 
@@ -291,7 +289,7 @@ class RunHooks:
         report = yield
         asked = ledger.asked(item)
         found = checks.of(item) or Checks()
-        entries, left = found.entries, call.when == "call" and bool(found.running)
+        entries, left = list(found.entries), call.when != "setup" and found.unfinished()
         if left and report.passed:
             report.outcome, report.longrepr = "failed", ledger.UNFINISHED
         why, ours = call.excinfo, found.failure
@@ -309,7 +307,7 @@ class RunHooks:
                 item.nodeid, selection.name(item), asked, ledger.CRASHED, skipped=False
             )
             report.portability_lost = ledger.packed(lost)  # type: ignore[attr-defined] # as below
-        if entries is None and asked is not None and (why or call.when == "call"):
+        if not found.begun and asked is not None and (why or call.when == "call"):
             nothing = ledger.UNFINISHED if left else ledger.UNCHECKED
             reason = message(why.value) if why else str(ours or nothing)
             if why is None and ours is None:
@@ -317,8 +315,8 @@ class RunHooks:
             name = selection.name(item)
             entry = ledger.unmeasured(item.nodeid, name, asked, reason, skipped=skipped)
             entries = [replace(entry, worker=self._worker)]
-        elif self.updates and why and why.value is not ours and not isinstance(why.value, ENDINGS):
-            entries = [self.updates.refuse(entry) for entry in entries or ()]
+        elif self.updates and (left or (why and checks.broke(why.value, ours))):
+            entries = [self.updates.refuse(entry) for entry in entries]
         elif entries and report.skipped and isinstance(report.longrepr, tuple):
             # pytest would name the line in this file, and fold items of different tests into one.
             path, line, _ = item.reportinfo()
@@ -326,7 +324,7 @@ class RunHooks:
         # What a fixture measured waits for the test, whose failure may forbid to write it.
         if entries and not (call.when == "setup" and report.passed):
             report.portability_entries = ledger.packed(entries)  # type: ignore[attr-defined] # xdist's way
-            found.entries = []
+            found.entries.clear()
         if call.when == "teardown":
             checks.end(item)
         return report
@@ -340,6 +338,7 @@ class RunHooks:
         Before anybody counts the report, because what cannot be written fails its item.
         """
         if not self._worker:
+            self._over += report.when == "teardown"
             self._take(report)
         return (yield)
 
@@ -375,8 +374,9 @@ class RunHooks:
 
     @property
     def _here(self) -> tuple[Any, ...]:
-        """What a worker found, and whether it left tests of ours out."""
-        return self.report.targets, self.report.absents, deselected_key in self._config.stash
+        """What a worker found, whether it left tests of ours out, and what came too late."""
+        left_out = self._config.stash.get(deselected_key, None)
+        return self.report.targets, self.report.absents, left_out, tuple(self._late)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Count what there is to measure."""
@@ -417,10 +417,12 @@ class RunHooks:
     def _learn(self, found: tuple[Any, ...], worker: str) -> None:
         """Take what ``_here`` of a worker says."""
         self._several = True
-        *here, deselected = found
+        *here, deselected, late = found
         self.report.found(*here)
-        if deselected:
-            self._config.stash[deselected_key] = True
+        self._late += [text for text in late if text not in self._late]
+        if deselected is not None:
+            before = self._config.stash.get(deselected_key, False)
+            self._config.stash[deselected_key] = before or deselected
             self.fleet.narrowed.add(worker)
 
     @pytest.hookimpl(wrapper=True, trylast=True)
@@ -444,11 +446,13 @@ class RunHooks:
             self.report.problems.append(lacks)
         lost = self.fleet.problems
         self.report.problems += lost
-        if stopped := selection.stopped(session):
+        if stopped := selection.stopped(session, self._over):
             self.report.problems.append(stopped)
-        self.report.deselected = deselected_key in config.stash
+        self.report.problems += self._late
+        self.report.deselected = config.stash.get(deselected_key, False)
         ended = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
-        partial = bool(stopped or lost) or self.report.deselected or not ended
+        short = session.shouldstop or session.shouldfail or not ended
+        partial = bool(short or lost) or deselected_key in config.stash
         self.report.whole = not partial and selection.whole(config)
         self._write_reports()
         if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and self.report.entries:

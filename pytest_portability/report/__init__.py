@@ -158,8 +158,8 @@ def ready(kind: str, path: Path) -> None:
     """Refuse a report that cannot be written here, before anything is measured for it.
 
     Raises:
-        UsageError: a package is missing; it says which, and how to install it. Or the path can be
-            none of a file.
+        UsageError: a package is missing; it says which, and how to install it. Or no file can be
+            written at the path.
     """
     if why := _closed(path):
         msg = f"the report {kind}:{path} cannot be written, {why}: give another path"
@@ -176,9 +176,12 @@ def ready(kind: str, path: Path) -> None:
 
 def _closed(path: Path) -> str:
     """Why no file can be written at a path; empty if nothing speaks against it."""
+    path = Path(os.path.realpath(path))  # as ``save`` writes it
     try:
         if path.is_dir():
             return "it is a directory"
+        if path.exists() and not path.is_file():  # a pipe or a device is written in its place
+            return "" if os.access(path, os.W_OK) else "it is not writable"
         folder = next(parent for parent in path.parents if parent.exists())
     except OSError as exc:
         return f"{exc.strerror}"

@@ -9,7 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import IO, Protocol
+from typing import IO, NamedTuple, Protocol
 
 from pytest_portability import compare
 from pytest_portability.attribute import Cause, lost_time
@@ -274,24 +274,36 @@ def _across(report: Report) -> Iterator[str]:
     for delta in report.across:
         yield f"{delta.new} beside {delta.old}, by raw figures:"
         for row in delta.rows[:MOST_ACROSS]:
-            build, now, change, outputs, cause = beside(row)
-            yield f"        {build}: {now}{change and f', {change}'}; {outputs}"
-            yield from [f"            {cause}"] if cause else []
+            told = beside(row)
+            figures = ", ".join(filter(None, (told.now, told.change))) or "throughput unknown"
+            yield f"        {told.build}: {figures}; {told.outputs}"
+            yield from [f"            {told.cause}"] if told.cause else []
         if len(delta.rows) > MOST_ACROSS:
             yield f"        and {len(delta.rows) - MOST_ACROSS} more in the JSON report"
 
 
-def beside(row: Row) -> tuple[str, str, str, str, str]:
-    """A build on one target beside another one.
+class Beside(NamedTuple):
+    """A build on one target beside another one, in words; empty what is not known.
 
-    Returns:
-        Its name, its throughput, the change of it, what the outputs say, and the first cause where
-        it is worse; empty what is not known.
+    Attributes:
+        now: its throughput.
+        outputs: what they say of each other.
+        cause: the first one, where it is worse.
     """
+
+    build: str
+    now: str
+    change: str
+    outputs: str
+    cause: str
+
+
+def beside(row: Row) -> Beside:
+    """A row as every report tells it."""
     pair = row.throughput
     other = "" if row.old.runtime == row.key.runtime else f" (there {row.old.runtime})"
     causes = [f"{cause.kind}: {cause.summary}" for cause in row.causes if row.failed]
-    return (
+    return Beside(
         f"{row.key.model} {row.key.row}{other}",
         "" if pair.new is None else f"{pair.new:.4g} {row.unit}/s",
         "" if pair.rel is None else f"{pair.rel * 100:+.1f} %",

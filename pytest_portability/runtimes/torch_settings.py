@@ -160,7 +160,7 @@ def refusal(precision: str, platform: str) -> str:
     """Why a precision cannot be done on a platform, as far as known without torch."""
     if precision == "tf32" and platform not in ("cuda", "xpu"):
         where = "NVIDIA GPUs (sm_80 and later) and Intel GPUs with matrix engines"
-        return f"TF32 exists on {where} only, not on {platform!r}"
+        return f"TF32 is switched on {where} only, not on {platform!r}"
     return ""
 
 

@@ -267,8 +267,8 @@ def test_a_module_in_half_precision_is_native() -> None:
         (
             "tf32",
             (
-                "TF32 exists on NVIDIA GPUs (sm_80 and later) and Intel GPUs with matrix engines "
-                "only, not on 'cpu'"
+                "TF32 is switched on NVIDIA GPUs (sm_80 and later) and Intel GPUs with matrix "
+                "engines only, not on 'cpu'"
             ),
         ),
         (
